@@ -1,0 +1,131 @@
+"""A model as one flat vector of parameters with named blocks, and its buffers apart.
+
+Every rule works on flat vectors, because inner products do not care about shapes. The blocks
+remember which stretch of the vector is which parameter tensor, so that a rule may look at the
+whole model or at one tensor at a time. Buffers (BatchNorm statistics) are not gradients: they
+never enter the vector and no rule ever projects them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedbridge.errors import ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Consecutive stretches of a flat vector, each with a name."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            raise ShapeError("Expected at least one block, but got none.")
+        if len(self.names) != len(self.sizes):
+            raise ShapeError(
+                f"Expected one name per block, but got {len(self.names)} names "
+                f"and {len(self.sizes)} sizes."
+            )
+        for name, size in zip(self.names, self.sizes, strict=True):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ShapeError(
+                    f"Expected every block to have a whole number of entries above 0, "
+                    f"but block {name!r} has size {size!r}."
+                )
+
+    @classmethod
+    def whole(cls, size: int) -> Blocks:
+        """The whole model as a single block."""
+        return cls(("model",), (size,))
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[int]) -> Blocks:
+        """Blocks known only by their sizes; they are called ``block 0``, ``block 1``, ..."""
+        return cls(tuple(f"block {k}" for k in range(len(sizes))), tuple(sizes))
+
+    @classmethod
+    def of_model(cls, model: nn.Module) -> Blocks:
+        """One block per parameter tensor, in the order of ``model.named_parameters()``."""
+        named = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
+        return cls(tuple(name for name, _ in named), tuple(size for _, size in named))
+
+    @classmethod
+    def resolve(cls, blocks: Blocks | Sequence[int] | None, size: int) -> Blocks:
+        """The blocks a caller meant, checked to cover a vector of ``size`` entries."""
+        if blocks is None:
+            return cls.whole(size)
+        resolved = blocks if isinstance(blocks, Blocks) else cls.of_sizes([*blocks])
+        if resolved.total != size:
+            raise ShapeError(
+                f"Expected block sizes that add up to the {size} entries of an update, "
+                f"but got {list(resolved.sizes)}, which add up to {resolved.total}."
+            )
+        return resolved
+
+    @property
+    def total(self) -> int:
+        """Length of the flat vector, m in the formulas."""
+        return sum(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def slices(self) -> Iterator[slice]:
+        """The stretch of every block, in order."""
+        ends = list(accumulate(self.sizes))
+        return (slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
+
+
+def parameter_vector(model: nn.Module) -> Tensor:
+    """A copy of the model's parameters as one flat vector, in the order of ``Blocks.of_model``."""
+    parameters = [parameter.detach().reshape(-1) for parameter in model.parameters()]
+    if not parameters:
+        raise ShapeError("Expected a model with parameters, but it has none.")
+    return torch.cat(parameters)
+
+
+def load_parameter_vector(model: nn.Module, vector: Tensor) -> None:
+    """Write a flat vector back into the model's parameters, in place."""
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if vector.shape != (size,):
+        raise ShapeError(
+            f"Expected a vector of the model's {size} parameters, "
+            f"but got shape {tuple(vector.shape)}."
+        )
+    start = 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            end = start + parameter.numel()
+            parameter.copy_(vector[start:end].view_as(parameter))
+            start = end
+
+
+def buffer_copies(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the model's buffers by name: what is state, but not a parameter."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def load_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Write buffers back into the model, in place; names and shapes must be the model's own."""
+    own = dict(model.named_buffers())
+    if own.keys() != buffers.keys():
+        raise ShapeError(f"Expected the model's buffers {sorted(own)}, but got {sorted(buffers)}.")
+    for name, buffer in own.items():
+        if buffer.shape != buffers[name].shape:
+            raise ShapeError(
+                f"Expected buffer {name!r} of shape {tuple(buffer.shape)}, "
+                f"but got {tuple(buffers[name].shape)}."
+            )
+    with torch.no_grad():
+        for name, buffer in own.items():
+            buffer.copy_(buffers[name])

@@ -1,0 +1,90 @@
+"""Nearest points: of a cone and of a convex hull, given nothing but inner products.
+
+The joint rules ask which mixture of the sources comes nearest to the target's update. Both
+questions are small convex problems in N unknowns (N is the number of sources), solved exactly by
+an active-set method, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+RIDGE = 1e-12
+"""Relative weight that makes equal sources share equally instead of the first one taking all."""
+
+TOLERANCE = 1e-13
+"""Gain, for unit vectors, below which letting one more source in is only rounding."""
+
+
+def nearest_in_cone(gram: Tensor, cross: Tensor) -> Tensor:
+    """Coefficients ``c ≥ 0`` of the point ``Σ c_i g_i`` nearest to ``t``.
+
+    Non-negative least squares in Gram form, ``argmin cᵀ G c − 2 hᵀ c`` with ``G_ij = ⟨g_i, g_j⟩``
+    and ``h_i = ⟨g_i, t⟩``, by the active-set method of Lawson and Hanson. The vectors are first
+    scaled to unit length, so that sources of any size are treated alike.
+    """
+    lengths = gram.diagonal().clamp(min=0.0).sqrt()
+    usable = lengths > 0
+    scale = torch.where(usable, lengths, 1.0)
+    height = (cross / scale).abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+    unit = gram / scale[:, None] / scale[None, :]
+    unit = unit + RIDGE * torch.eye(len(unit), dtype=unit.dtype)
+    solution = _active_set(unit, torch.where(usable, cross / scale / height, -1.0))
+    return solution * height / scale
+
+
+def _active_set(gram: Tensor, cross: Tensor) -> Tensor:
+    """``argmin_{c ≥ 0} cᵀ gram c − 2 crossᵀ c`` for a positive definite, unit-diagonal gram.
+
+    A coefficient enters as long as that lowers the objective; one that would turn negative
+    leaves. The bound on the rounds only matters to rounding: every round is a feasible point and
+    none is worse than the one before.
+    """
+    solution = torch.zeros_like(cross)
+    active = torch.zeros_like(cross, dtype=torch.bool)
+    for _ in range(3 * len(cross)):
+        gain = cross - gram @ solution
+        gain[active] = -torch.inf
+        entering = int(gain.argmax())
+        if not bool(gain[entering] > TOLERANCE):
+            break
+        active[entering] = True
+        candidate = _solve(gram, cross, active)
+        if not bool(candidate[entering] > 0):  # a gain that is only rounding
+            break
+        while bool((candidate[active] <= 0).any()):
+            blocking = torch.nonzero(active & (candidate <= 0)).flatten()
+            steps = solution[blocking] / (solution[blocking] - candidate[blocking])
+            solution = solution + steps.min() * (candidate - solution)
+            solution[blocking[steps.argmin()]] = 0.0
+            active &= solution > 0
+            solution[~active] = 0.0
+            candidate = _solve(gram, cross, active)
+        solution = candidate
+    return solution
+
+
+def _solve(gram: Tensor, cross: Tensor, active: Tensor) -> Tensor:
+    """The unconstrained solution with only the active coefficients, zero elsewhere."""
+    solution = torch.zeros_like(cross)
+    solution[active] = torch.linalg.solve(gram[active][:, active], cross[active])
+    return solution
+
+
+def nearest_in_hull(difference_gram: Tensor) -> Tensor:
+    """Shares ``p ≥ 0, Σ p = 1`` of the point ``Σ p_i g_i`` nearest to ``t``.
+
+    ``difference_gram`` holds ``A_ij = ⟨g_i − t, g_j − t⟩``, and the answer is the shortest vector
+    in the convex hull of the differences, ``argmin pᵀ A p``. Up to its sum it is the solution of
+    the cone problem ``(A/s + 1 1ᵀ) y = 1`` for any ``s > 0``; ``s`` is the squared distance of the
+    nearest source, which keeps the problem well scaled.
+    """
+    distance2 = difference_gram.diagonal()
+    nearest = distance2.min()
+    if not bool(nearest > 0):
+        at_target = (distance2 <= 0).to(difference_gram.dtype)
+        return at_target / at_target.sum()
+    ones = torch.ones_like(distance2)
+    shares = nearest_in_cone(difference_gram / nearest + torch.outer(ones, ones), ones)
+    return shares / shares.sum()

@@ -1,0 +1,45 @@
+"""Errors a user can act on: one sentence with what was wrong, what was expected, what to do."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class FedbridgeError(ValueError):
+    """Base of every error that fedbridge raises on purpose."""
+
+
+class ShapeError(FedbridgeError):
+    """Vectors, matrices or blocks whose sizes do not fit together."""
+
+
+class NonFiniteError(FedbridgeError):
+    """NaN or Inf where a number is needed; the message names the client and the block."""
+
+
+class NoiseUndefinedError(FedbridgeError):
+    """A rule needs the target's noise, and nothing says how large it is."""
+
+
+class OptionError(FedbridgeError):
+    """An option has a value outside its range."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """A rule was given an option that it does not have."""
+
+
+class UnknownNameError(FedbridgeError, KeyError):
+    """No rule (method, task, ...) has this name; the message suggests the nearest one."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as ``" Did you mean 'fedgp'?"``, or nothing when no known name is near."""
+    close = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,417 @@
+"""Aggregation rules: each a small pure function from the round's geometry to a mixture.
+
+Notation: ``ḡ`` is the target's update with noise ``σ²``, ``g_i`` the update of source i with share
+``p_i`` (1/N unless sample counts are given), ``β_i`` always the weight of the *source's* side.
+
+The rules differ in the set ``K`` of updates that the sources offer, and in how much of the way
+from ``ḡ`` to its nearest point ``p`` in ``K`` they go: ``(1 − b) ḡ + b p``. With a fixed ``b`` these
+are FedDA and FedGP; the ``b`` that minimises the expected squared error is James-Stein shrinkage,
+
+    b = min(1, σ² / ‖ḡ − p‖²) .
+
+=============  =======================  ==========================================
+rule           K                        then
+=============  =======================  ==========================================
+fedda-auto     the point ``g_i``        mean over i
+fedgp-auto     the line of ``g_i``      mean over i (see there for two details)
+fedda-joint    convex hull of all       nothing
+fedgp-joint    cone of all              nothing
+=============  =======================  ==========================================
+
+A new rule is a function of about ten lines with ``@rule("name")``; ``docs/new-rule.md`` shows one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedbridge.checks import check_beta
+from fedbridge.cone import nearest_in_cone, nearest_in_hull
+from fedbridge.errors import (
+    NoiseUndefinedError,
+    OptionError,
+    ShapeError,
+    UnknownOptionError,
+    nearest,
+)
+from fedbridge.geometry import Geometry, divide
+from fedbridge.registry import Registry
+
+Beta = float | Sequence[float] | Tensor
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The update a rule decides on: per block ``target · ḡ + Σ_i sources_i · g_i``.
+
+    Attributes:
+        target: (K,) coefficient of the target's update.
+        sources: (K, N) coefficient of every source's update.
+        beta: (K, N) how far each source is trusted, 0 to 1; what a person wants to read.
+    """
+
+    target: Tensor
+    sources: Tensor
+    beta: Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``."""
+
+    name: str
+    function: Callable[..., Mix]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the keyword options that the rule takes."""
+        return _keyword_options(self.function)
+
+    def __call__(self, geometry: Geometry, **options: object) -> Mix:
+        """Decide on the mixture; an option that the rule does not have is an error."""
+        _check_options(self.name, self.options, options)
+        return self.function(geometry, **options)
+
+
+@dataclass(frozen=True)
+class CoordinateRule:
+    """The second form of a rule, for what is no mixture: entry by entry over the clients.
+
+    A pure function ``(target (c,), sources (N, c), **options) -> (c,)`` whose result in one entry
+    depends on that entry alone, such as a median, so that it may be applied stretch by stretch.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the keyword options that the rule takes."""
+        return _keyword_options(self.function)
+
+    def __call__(self, target: Tensor, sources: Tensor, **options: object) -> Tensor:
+        """Apply the rule to a stretch; an option that the rule does not have is an error."""
+        _check_options(self.name, self.options, options)
+        return self.function(target, sources, **options)
+
+
+AnyRule = Rule | CoordinateRule
+
+
+def _keyword_options(function: Callable[..., object]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def _check_options(name: str, known: tuple[str, ...], given: dict[str, object]) -> None:
+    for option in given:
+        if option not in known:
+            has = "its options are " + ", ".join(known) if known else "it has no options"
+            raise UnknownOptionError(
+                f"Expected an option that rule {name!r} has, but got {option!r}; {has}."
+                f"{nearest(option, known)}"
+            )
+
+
+def _adapt(name: str, entry: object) -> AnyRule:
+    """What an entry point or a caller brings: a rule of either form, or a plain function."""
+    if isinstance(entry, Rule | CoordinateRule):
+        return entry
+    if not callable(entry):
+        raise OptionError(f"Expected rule {name!r} to be a function, but got {entry!r}.")
+    return Rule(name, entry)
+
+
+_registry: Registry[AnyRule] = Registry("rule", "fedbridge.rules", _adapt)
+names = _registry.names
+get = _registry.get
+
+
+def rule(name: str) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
+    """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule."""
+
+    def register(function: Callable[..., Mix]) -> Callable[..., Mix]:
+        _registry.add(name, Rule(name, function))
+        return function
+
+    return register
+
+
+def coordinate_rule(name: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a function ``(target, sources, *, option=default, ...) -> update`` by entries."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _registry.add(name, CoordinateRule(name, function))
+        return function
+
+    return register
+
+
+def resolve(rule: str | AnyRule | Callable[..., Mix]) -> AnyRule:
+    """A rule by name, or any function of a geometry taken as one."""
+    if isinstance(rule, str):
+        return get(rule)
+    return _adapt(getattr(rule, "__name__", "rule"), rule)
+
+
+@rule("source-only")
+def source_only(geometry: Geometry) -> Mix:
+    """Σ_i p_i g_i: the sources' mean update, as if the target had no data."""
+    return _constant_mix(geometry, 0.0, geometry.weights)
+
+
+@rule("target-only")
+def target_only(geometry: Geometry) -> Mix:
+    """ḡ: the target's own update, as if it were alone."""
+    return _constant_mix(geometry, 1.0, torch.zeros_like(geometry.weights))
+
+
+@rule("fedavg")
+def fedavg(geometry: Geometry) -> Mix:
+    """(n_T ḡ + Σ_i n_i g_i) / (n_T + Σ_i n_i): every client by its number of samples.
+
+    Without sample counts all clients count the same.
+    """
+    n_clients = geometry.n_sources + 1
+    counts = geometry.samples
+    if counts is None:
+        counts = torch.ones(n_clients, dtype=torch.float64)
+    if len(counts) != n_clients:
+        raise ShapeError(
+            f"Expected `weights` of 'fedavg' to hold the sample counts of all {n_clients} "
+            f"clients, the target first, but got {len(counts)}."
+        )
+    shares = counts / counts.sum()
+    return _constant_mix(geometry, float(shares[0]), shares[1:])
+
+
+@rule("fedda")
+def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
+    """Σ_i p_i [(1 − β_i) ḡ + β_i g_i]: go the share β_i of the way to every source."""
+    return _mean_over_sources(geometry, check_beta(beta, geometry.n_sources), reach=None)
+
+
+@rule("fedgp")
+def fedgp(
+    geometry: Geometry,
+    *,
+    beta: Beta = 0.5,
+    filter: bool = True,
+    projection: Literal["exact", "aligned-cosine"] = "exact",
+) -> Mix:
+    """Σ_i p_i [(1 − β_i) ḡ + β_i Proj₊(ḡ | g_i)]: keep what every source confirms.
+
+    ``Proj₊(ḡ | g_i) = max(⟨ḡ, g_i⟩, 0) g_i / ‖g_i‖²`` is nothing for an opposed source.
+
+    Options:
+        beta: the weight of the source's side, one or one per source.
+        filter: False projects on the whole line, opposed sources included (an ablation).
+        projection: "aligned-cosine" is ``max(cos(ḡ, g_i), 0) g_i``, what the paper's scripts
+            compute: the same direction, but a length that depends on the source's.
+    """
+    reach = _reach(geometry, filter, projection)
+    return _mean_over_sources(geometry, check_beta(beta, geometry.n_sources), reach)
+
+
+@rule("fedda-auto")
+def fedda_auto(geometry: Geometry, *, scope: Literal["block", "model"] = "block") -> Mix:
+    """FedDA with β_i = σ̂² / (σ̂² + max(d̂_i², 0)) = min(1, σ̂² / ‖g_i − ḡ‖²).
+
+    Options:
+        scope: "model" takes one β_i from the whole model for all blocks.
+    """
+    seen = geometry.whole() if scope_of(scope) == "model" else geometry
+    beta = shrinkage(seen.require_noise().sigma2[:, None], seen.distance2)
+    return _mean_over_sources(geometry, beta, reach=None)
+
+
+@rule("fedgp-auto")
+def fedgp_auto(
+    geometry: Geometry,
+    *,
+    filter: bool = True,
+    projection: Literal["exact", "aligned-cosine"] = "exact",
+    half_line: bool = False,
+    delta: float | Literal["batches", "scripts"] = 1.0,
+    scope: Literal["block", "model"] = "block",
+) -> Mix:
+    """FedGP with β_i = σ̂² / (σ̂² + max(τ̂_i²d̂_i², 0)) = min(1, σ̂² / (‖ḡ − P_i ḡ‖² + v_i)).
+
+    This is the paper's weight. It measures the distance to the *line* of ``g_i``: for an opposed
+    source, whose filtered projection is zero, β_i may come near 1 and wipe out that source's
+    share of the target.
+
+    Options:
+        filter, projection: as in ``fedgp``.
+        half_line: measure the distance to what the filtered projection can reach: for an opposed
+            source ``‖ḡ‖²``, hence β_i = min(1, σ̂² / ‖ḡ‖²).
+        delta: δ_i, the chance that source i survives the filter, in
+            β_i = σ̂² / (σ̂² + δ_i τ_i²d_i² + (1 − δ_i) ‖g_T‖²). The paper sets 1; "batches" takes
+            the share of the target's batches that agree with the source, "scripts" the value
+            1 − (1 − share)/B of the paper's scripts.
+        scope: "model" takes one β_i from the whole model for all blocks.
+    """
+    seen = geometry.whole() if scope_of(scope) == "model" else geometry
+    noise = seen.require_noise()
+    sigma2 = noise.sigma2[:, None]
+    off_line = (seen.line2 + seen.along() - sigma2).clamp(min=0.0)
+    off_zero = (seen.target2[:, None] - sigma2).clamp(min=0.0)
+    surviving = _delta(seen, delta)
+    distance2 = surviving * off_line + (1.0 - surviving) * off_zero
+    if half_line:
+        distance2 = torch.where(seen.inner > 0, distance2, off_zero)
+    beta = shrinkage(sigma2, sigma2 + distance2)
+    return _mean_over_sources(geometry, beta, _reach(geometry, filter, projection))
+
+
+@rule("fedda-joint")
+def fedda_joint(geometry: Geometry) -> Mix:
+    """(1 − b) ḡ + b p with p the point of the sources' convex hull nearest to ḡ.
+
+    ``b = min(1, σ̂² / ‖ḡ − p‖²)``. With ``w = b · shares`` this is the exact minimiser of
+    ``wᵀ A w − 2 σ̂² Σ w`` over ``w ≥ 0, Σ w ≤ 1`` with ``A_ij = ⟨g_i − ḡ, g_j − ḡ⟩``, since for any b
+    the best point of the hull is the nearest one. ``weights`` play no part: the rule finds its own.
+    """
+    difference = geometry.difference_gram
+    shares = torch.stack([nearest_in_hull(block) for block in difference])
+    apart = torch.einsum("kn,knm,km->k", shares, difference, shares).clamp(min=0.0)
+    b = shrinkage(geometry.require_noise().sigma2, apart)
+    return Mix(1.0 - b, b[:, None] * shares, b[:, None] * shares)
+
+
+@rule("fedgp-joint")
+def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
+    """(1 − b) ḡ + b p with p the projection of ḡ on the cone of the sources.
+
+    ``p = Σ c_i g_i`` with ``c ≥ 0`` by non-negative least squares and
+    ``b = min(1, σ̂² / ‖ḡ − p‖²)``, which minimises ``‖b ḡ − Σ c_i g_i‖² − 2 b σ̂²`` exactly.
+    ``weights`` play no part. The reported ``beta`` shares b among the sources by their part in p.
+
+    Options:
+        correct_noise: p moves with ḡ and inherits the noise v inside the span of the sources in
+            use; b = min(1, (σ̂² − v) / ‖ḡ − p‖²) takes that into account.
+    """
+    noise = geometry.require_noise()
+    gram, inner = geometry.source_gram, geometry.inner
+    cone = torch.stack([nearest_in_cone(g, h) for g, h in zip(gram, inner, strict=True)])
+    apart = geometry.target2 - 2.0 * (cone * inner).sum(1)
+    apart = (apart + torch.einsum("kn,knm,km->k", cone, gram, cone)).clamp(min=0.0)
+    sigma2 = noise.sigma2
+    if correct_noise:
+        sigma2 = (sigma2 - _noise_in_span(geometry, cone > 0)).clamp(min=0.0)
+    b = shrinkage(sigma2, apart)
+    parts = cone * inner.clamp(min=0.0)
+    beta = b[:, None] * divide(parts, parts.sum(1, keepdim=True))
+    return Mix(1.0 - b, b[:, None] * cone, beta)
+
+
+@rule("fltrust")
+def fltrust(geometry: Geometry) -> Mix:
+    """Σ_i s_i (‖ḡ‖/‖g_i‖) g_i / Σ_i s_i with s_i = p_i max(cos(ḡ, g_i), 0).
+
+    Sources vote by their agreement with the target, all brought to the target's length (Cao et
+    al., 2021). When no source agrees there is nothing to trust and the model stays.
+    """
+    score = geometry.weights * geometry.cosine.clamp(min=0.0)
+    trust = divide(score, score.sum(1, keepdim=True))
+    length = divide(geometry.target2.sqrt()[:, None], geometry.source2.sqrt())
+    return Mix(torch.zeros_like(geometry.target2), trust * length, trust)
+
+
+@coordinate_rule("median")
+def median(target: Tensor, sources: Tensor) -> Tensor:
+    """Entry-wise median of the sources: one hostile source among three moves nothing."""
+    return trimmed_mean(target, sources, trim=0.5)
+
+
+@coordinate_rule("trimmed-mean")
+def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tensor:
+    """Entry-wise mean of the sources without the largest and smallest share ``trim`` of values.
+
+    ``trim = 0`` is the mean, ``trim = 0.5`` the median (Yin et al., 2018).
+    """
+    if not 0.0 <= trim <= 0.5:
+        raise OptionError(f"Expected `trim` in [0, 0.5], but got {trim}.")
+    n_sources = sources.shape[0]
+    cut = min(int(trim * n_sources), (n_sources - 1) // 2)
+    return sources.sort(dim=0).values[cut : n_sources - cut].mean(dim=0)
+
+
+def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
+    """``b = min(1, σ²/D)``; 0 without noise, 1 for a noisy target at distance 0."""
+    ratio = sigma2 / torch.where(distance2 > 0, distance2, torch.finfo(torch.float64).tiny)
+    return ratio.clamp(max=1.0)
+
+
+def scope_of(scope: str) -> str:
+    """Check the ``scope`` option."""
+    if scope not in ("block", "model"):
+        raise OptionError(f"Expected `scope` to be 'block' or 'model', but got {scope!r}.")
+    return scope
+
+
+def _constant_mix(geometry: Geometry, target: float, sources: Tensor) -> Mix:
+    """The same coefficients for every block."""
+    n_blocks = len(geometry.blocks)
+    spread = sources.expand(n_blocks, -1)
+    return Mix(torch.full((n_blocks,), target, dtype=torch.float64), spread, spread)
+
+
+def _mean_over_sources(geometry: Geometry, beta: Tensor, reach: Tensor | None) -> Mix:
+    """Σ_i p_i [(1 − β_i) ḡ + β_i r_i g_i]; ``reach`` r_i is 1 for FedDA, None for short."""
+    beta = beta.expand(len(geometry.blocks), geometry.n_sources)
+    share = geometry.weights * beta
+    target = (geometry.weights * (1.0 - beta)).sum(1)
+    return Mix(target, share if reach is None else share * reach, beta)
+
+
+def _reach(geometry: Geometry, filter: bool, projection: str) -> Tensor:
+    """(K, N) the multiple of ``g_i`` that stands for the projection of ``ḡ`` on it."""
+    if projection not in ("exact", "aligned-cosine"):
+        raise OptionError(
+            f"Expected `projection` to be 'exact' or 'aligned-cosine', but got {projection!r}."
+        )
+    exact = projection == "exact"
+    reach = divide(geometry.inner, geometry.source2) if exact else geometry.cosine
+    return reach.clamp(min=0.0) if filter else reach
+
+
+def _delta(geometry: Geometry, delta: float | str) -> Tensor:
+    """(K, N) the chance that each source survives the filter."""
+    if isinstance(delta, str):
+        if delta not in ("batches", "scripts"):
+            raise OptionError(
+                f"Expected `delta` in [0, 1], 'batches' or 'scripts', but got {delta!r}."
+            )
+        noise = geometry.require_noise()
+        if noise.agreement is None:
+            raise NoiseUndefinedError(
+                f"Expected the target's `batches` for `delta={delta!r}`, which counts how many "
+                f"agree with each source, but got none: pass `batches` and use scope='block', or "
+                f"give `delta` as a number."
+            )
+        share = noise.agreement
+        return share if delta == "batches" else 1.0 - (1.0 - share) / noise.batches
+    if not 0.0 <= delta <= 1.0:
+        raise OptionError(f"Expected `delta` in [0, 1], but got {delta}.")
+    return torch.full_like(geometry.source2, delta)
+
+
+def _noise_in_span(geometry: Geometry, used: Tensor) -> Tensor:
+    """(K,) ``v = tr(G_AA⁻¹ C_AA)``: the noise of ``ḡ`` inside the span of the sources in use."""
+    covariance = geometry.require_noise().covariance
+    if covariance is None:
+        return torch.zeros_like(geometry.target2)
+    inside = [
+        torch.trace(torch.linalg.pinv(gram[kept][:, kept], hermitian=True) @ cov[kept][:, kept])
+        if bool(kept.any())
+        else torch.zeros((), dtype=torch.float64)
+        for gram, cov, kept in zip(geometry.source_gram, covariance, used, strict=True)
+    ]
+    return torch.stack(inside).clamp(min=0.0)
