@@ -56,9 +56,8 @@ def _panels(matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype) ->
         row = 0
         for matrix in matrices:
             below = row + matrix.shape[0]
-            panel[:, row:below].copy_(
-                matrix[:, start:end].unflatten(1, (runs, run)).transpose(0, 1)
-            )
+            stretch = matrix[:, start:end].view(-1, runs, run)
+            panel[:, row:below].copy_(stretch.transpose(0, 1))
             row = below
         yield panel
         start = end

@@ -4,8 +4,8 @@ Notation: ``ḡ`` is the target's update with noise ``σ²``, ``g_i`` the update
 ``p_i`` (1/N unless sample counts are given), ``β_i`` always the weight of the *source's* side.
 
 The rules differ in the set ``K`` of updates that the sources offer, and in how much of the way
-from ``ḡ`` to its nearest point ``p`` in ``K`` they go: ``(1 − b) ḡ + b p``. With a fixed ``b`` these
-are FedDA and FedGP; the ``b`` that minimises the expected squared error is James-Stein shrinkage,
+from ``ḡ`` to its nearest point ``p`` in ``K`` they go: ``(1 − b) ḡ + b p``. With a fixed ``b``
+these are FedDA and FedGP; the ``b`` that minimises the expected squared error is James-Stein's,
 
     b = min(1, σ² / ‖ḡ − p‖²) .
 
@@ -275,8 +275,8 @@ def fedda_joint(geometry: Geometry) -> Mix:
     """(1 − b) ḡ + b p with p the point of the sources' convex hull nearest to ḡ.
 
     ``b = min(1, σ̂² / ‖ḡ − p‖²)``. With ``w = b · shares`` this is the exact minimiser of
-    ``wᵀ A w − 2 σ̂² Σ w`` over ``w ≥ 0, Σ w ≤ 1`` with ``A_ij = ⟨g_i − ḡ, g_j − ḡ⟩``, since for any b
-    the best point of the hull is the nearest one. ``weights`` play no part: the rule finds its own.
+    ``wᵀ A w − 2 σ̂² Σ w`` over ``w ≥ 0, Σ w ≤ 1`` with ``A_ij = ⟨g_i − ḡ, g_j − ḡ⟩``, since for any
+    b the best point of the hull is the nearest one. ``weights`` play no part.
     """
     difference = geometry.difference_gram
     shares = torch.stack([nearest_in_hull(block) for block in difference])

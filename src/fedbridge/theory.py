@@ -208,8 +208,8 @@ def fedgp_delta(
     """FedGP with one source, exact (the paper's restated theorem).
 
     ``(1−β)² σ² + β² E[δ̂] τ²d² + (2β−β²) E[δ̂ x²] + 2β(1−β) ⟨g_T,u⟩ E[δ̂ x] + β² (1 − E δ̂) ‖g_T‖²``
-    with ``x = ⟨ĝ_T − g_T, u⟩``. The printed theorem has ``⟨g_T, g_i⟩`` in the cross term; the proof,
-    and simulation, need the unit vector there: ``along = ⟨g_T, u⟩``.
+    with ``x = ⟨ĝ_T − g_T, u⟩``. The printed theorem has ``⟨g_T, g_i⟩`` in the cross term; the
+    proof, and simulation, need the unit vector there: ``along = ⟨g_T, u⟩``.
     """
     return (
         (1 - beta) ** 2 * sigma2
@@ -253,8 +253,8 @@ def mix_delta(mix: Mix, problem: Problem, blocks: Blocks | Sequence[int] | None 
 def estimated_delta(mix: Mix, geometry: Geometry) -> float:
     """Estimate of the Delta error of a mixture from what is seen: ``Q + σ̂²``, over blocks.
 
-    ``Q(b, c) = ‖b ḡ − Σ c_i g_i‖² − 2 b σ̂²`` with ``b = 1 − target``. Unbiased for coefficients that
-    were chosen without looking at ``ḡ``; for coefficients that minimise it, it is optimistic.
+    ``Q(b, c) = ‖b ḡ − Σ c_i g_i‖² − 2 b σ̂²`` with ``b = 1 − target``. Unbiased for coefficients
+    that were chosen without looking at ``ḡ``; for coefficients that minimise it, it is optimistic.
     """
     sigma2 = geometry.require_noise().sigma2
     coefficients = torch.cat((mix.target[:, None] - 1.0, mix.sources), dim=1)
