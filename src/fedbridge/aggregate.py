@@ -70,10 +70,7 @@ def aggregate(
     cut = Blocks.resolve(blocks, sources.shape[1])
     geometry = _geometry(target, sources, cut, batches, sigma2, weights)
     if isinstance(chosen, CoordinateRule):
-        return _by_stretches(
-            lambda columns: chosen(target[columns], sources[:, columns], **options),
-            torch.empty_like(target, dtype=_result_dtype(target, sources)),
-        )
+        return apply_by_entries(chosen, target, sources, **options)
     return combine(chosen(geometry, **options), target, sources, cut)
 
 
@@ -88,7 +85,7 @@ def _geometry(
     noise: Noise | None = None
     count = 0
     if batches is not None:
-        batches = check_batches(batches, sources)
+        batches = check_batches(batches, sources, blocks)
         count = len(batches)
         mean, noise = measure_noise(batches, sources, blocks)
         check_is_mean(target, mean, batches)
@@ -96,6 +93,17 @@ def _geometry(
         known = check_sigma2(sigma2, blocks)
         noise = noise.scaled_to(known) if noise is not None else Noise(known)
     return measure(target, sources, blocks, weights=weights, noise=noise, batches=count)
+
+
+def apply_by_entries(
+    rule: CoordinateRule, target: Tensor, sources: Tensor, **options: object
+) -> Tensor:
+    """The update of a rule that works entry by entry, such as a median."""
+    dtype = _result_dtype(target, sources)
+    return _by_stretches(
+        lambda columns: rule(target[columns].to(dtype), sources[:, columns].to(dtype), **options),
+        torch.empty_like(target, dtype=dtype),
+    )
 
 
 def combine(mix: Mix, target: Tensor, sources: Tensor, blocks: Blocks) -> Tensor:

@@ -55,8 +55,8 @@ class Blocks:
 
     @classmethod
     def of_model(cls, model: nn.Module) -> Blocks:
-        """One block per parameter tensor, in the order of ``model.named_parameters()``."""
-        named = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
+        """One block per trainable tensor, in the order of ``model.named_parameters()``."""
+        named = [(n, p.numel()) for n, p in model.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(size for _, size in named))
 
     @classmethod
@@ -85,26 +85,37 @@ class Blocks:
         ends = list(accumulate(self.sizes))
         return (slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
 
+    def first_without(self, fine: Tensor) -> str:
+        """Name of the first block in which not every entry of a boolean vector holds."""
+        parts = zip(self.names, self.slices(), strict=True)
+        return next(name for name, columns in parts if not bool(fine[columns].all()))
+
+
+def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that training changes; frozen ones are the same everywhere and stay put."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ShapeError("Expected a model with trainable parameters, but it has none.")
+    return parameters
+
 
 def parameter_vector(model: nn.Module) -> Tensor:
-    """A copy of the model's parameters as one flat vector, in the order of ``Blocks.of_model``."""
-    parameters = [parameter.detach().reshape(-1) for parameter in model.parameters()]
-    if not parameters:
-        raise ShapeError("Expected a model with parameters, but it has none.")
-    return torch.cat(parameters)
+    """A copy of the trainable parameters as one flat vector, in the order of the blocks."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trainable_parameters(model)])
 
 
 def load_parameter_vector(model: nn.Module, vector: Tensor) -> None:
-    """Write a flat vector back into the model's parameters, in place."""
-    size = sum(parameter.numel() for parameter in model.parameters())
+    """Write a flat vector back into the model's trainable parameters, in place."""
+    parameters = trainable_parameters(model)
+    size = sum(parameter.numel() for parameter in parameters)
     if vector.shape != (size,):
         raise ShapeError(
-            f"Expected a vector of the model's {size} parameters, "
+            f"Expected a vector of the model's {size} trainable parameters, "
             f"but got shape {tuple(vector.shape)}."
         )
     start = 0
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in parameters:
             end = start + parameter.numel()
             parameter.copy_(vector[start:end].view_as(parameter))
             start = end

@@ -49,7 +49,7 @@ def check_target(target: Tensor, sources: Tensor) -> Tensor:
     return _same_device(vector, sources, "target")
 
 
-def check_batches(batches: Tensor, sources: Tensor) -> Tensor:
+def check_batches(batches: Tensor, sources: Tensor, blocks: Blocks) -> Tensor:
     """The target's batch updates as a matrix (B, m) with B at least 1, all finite."""
     matrix = _floating(batches, "batches")
     if matrix.ndim != 2 or matrix.shape[1] != sources.shape[1] or matrix.shape[0] == 0:
@@ -58,10 +58,12 @@ def check_batches(batches: Tensor, sources: Tensor) -> Tensor:
             f"target, but got {tuple(matrix.shape)}."
         )
     for index, update in enumerate(matrix):
-        if not bool(update.isfinite().all()):
+        finite = update.isfinite()
+        if not bool(finite.all()):
             raise NonFiniteError(
                 f"Expected finite batch updates, but batch {index} of the target holds NaN or "
-                f"Inf: leave it out, or lower the target's learning rate."
+                f"Inf in {blocks.first_without(finite)!r}: leave it out, or lower the target's "
+                f"learning rate."
             )
     return _same_device(matrix, sources, "batches")
 
@@ -107,14 +109,14 @@ def check_sigma2(sigma2: float | Sequence[float] | Tensor, blocks: Blocks) -> Te
     return values
 
 
-def check_beta(beta: float | Sequence[float] | Tensor, n_sources: int) -> Tensor:
-    """The weight of each source's side (N,), each in [0, 1]."""
+def check_beta(beta: float | Sequence[float] | Tensor, n_sources: int, n_blocks: int = 1) -> Tensor:
+    """The weight of each source's side (N,), or one row per block (K, N), each in [0, 1]."""
     values = torch.as_tensor(beta, dtype=torch.float64).detach().cpu()
-    if values.ndim and values.shape != (n_sources,):
+    if values.ndim and values.shape not in {(n_sources,), (n_blocks, n_sources)}:
         raise ShapeError(
             f"Expected `beta` to be one number, or one per source ({n_sources}), but got shape "
             f"{tuple(values.shape)}."
         )
     if not bool(((values >= 0) & (values <= 1)).all()):
         raise OptionError(f"Expected `beta` in [0, 1], but got {values.tolist()}.")
-    return values.expand(n_sources)
+    return values if values.ndim else values.expand(n_sources)

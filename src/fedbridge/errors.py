@@ -25,6 +25,18 @@ class NoiseUndefinedError(FedbridgeError):
     """A rule needs the target's noise, and nothing says how large it is."""
 
 
+class DataError(FedbridgeError):
+    """Data that cannot be used as they are; the message names the site, file, column or row."""
+
+
+class DisagreementError(DataError):
+    """Sites whose columns, types or labels do not fit together, listed site by site."""
+
+
+class ModelError(FedbridgeError):
+    """A model that cannot be built, or that does not fit the task."""
+
+
 class OptionError(FedbridgeError):
     """An option has a value outside its range."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedbridge.blocks import Blocks
 from fedbridge.checks import check_batches, check_sources
-from fedbridge.errors import FedbridgeError, NonFiniteError, ShapeError
+from fedbridge.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
 from fedbridge.geometry import Geometry, Noise, measure
 from fedbridge.gram import inner
 
@@ -49,6 +49,7 @@ class NoiseStream:
         self._directions = directions
         n_sources = 0 if directions is None else directions.shape[0]
         self._products = torch.zeros((len(blocks), n_sources, n_sources), dtype=torch.float64)
+        self._whole_products = torch.zeros((1, n_sources, n_sources), dtype=torch.float64)
         self._agreeing = torch.zeros((len(blocks), n_sources), dtype=torch.float64)
 
     def add(self, update: Tensor) -> None:
@@ -68,7 +69,8 @@ class NoiseStream:
             self._squares[index] += share * torch.dot(part, part)
         if self._directions is not None:
             seen = self._seen_by_sources(torch.stack((difference, new)))
-            self._products += share * seen[:, 0, :, None] * seen[:, 0, None, :]
+            self._products += share * _squared(seen[:, 0])
+            self._whole_products += share * _squared(seen[:, 0].sum(0, keepdim=True))
             self._agreeing += seen[:, 1] > 0
         if self._sketch is not None and self.count > 1:
             self.sketches.append(share**0.5 * self._sketch.press(difference[None])[0])
@@ -83,11 +85,12 @@ class NoiseStream:
         """The noise of the mean update; None for fewer than two batches, which leave it open."""
         if self.count < 2:
             return None
-        if not bool(self._squares.isfinite().all()):
-            raise NonFiniteError(
-                "Expected finite batch updates of the target, but their mean or spread is NaN "
-                "or Inf: lower the target's learning rate."
-            )
+        for name, squares in zip(self.blocks.names, self._squares, strict=True):
+            if not bool(squares.isfinite()):
+                raise NonFiniteError(
+                    f"Expected finite batch updates of the target, but their mean or spread is "
+                    f"NaN or Inf in {name!r}: lower the target's learning rate."
+                )
         pairs = self.count * (self.count - 1)
         known = self._directions is not None
         return Noise(
@@ -95,17 +98,38 @@ class NoiseStream:
             covariance=self._products / pairs if known else None,
             agreement=self._agreeing / self.count if known else None,
             batches=self.count,
+            whole_covariance=self._whole_products / pairs if known else None,
         )
 
 
-def covariance_from_sketch(sketch: Sketch, batches: list[Tensor], sources: Tensor) -> Tensor:
+def _squared(rows: Tensor) -> Tensor:
+    """(K, N, N) the outer product of every row (K, N) with itself."""
+    return rows[:, :, None] * rows[:, None, :]
+
+
+def covariance_from_sketch(
+    sketch: Sketch, batches: list[Tensor], sources: Tensor, *, whole: bool = False
+) -> Tensor:
     """Covariance (K, N, N) of ``⟨ḡ, g_i⟩`` from the target's batch sketches, without bias.
+
+    ``whole`` gives the covariance (1, N, N) over the whole model instead, what noise in one block
+    has in common with noise in another included.
 
     ``batches`` are ``NoiseStream.sketches`` as they came over the wire. Each entry is the
     product of the two independent halves; no squared sketch, hence no bias to take off.
+
+    Raises:
+        NoiseUndefinedError: there was only one batch, which leaves no sketch.
     """
+    if not batches:
+        raise NoiseUndefinedError(
+            "Expected the sketches of at least two target batches, but got none (B = 1 sends "
+            "none): make the target's batch size smaller, or use a known `sigma2`."
+        )
     count = len(batches) + 1
     products = sketch.inner(torch.stack(batches), sketch.press(sources))
+    if whole:
+        products = products.sum(2, keepdim=True)
     first, second = products.unbind(-1)
     across = torch.einsum("jak,jbk->kab", first, second)
     return (across + across.mT) / (2 * count * (count - 1))
@@ -156,10 +180,11 @@ def estimate(batches: Tensor, sources: Tensor) -> Estimate:
         NoiseUndefinedError: there is only one batch.
     """
     sources = check_sources(sources)
-    batches = check_batches(batches, sources)
     blocks = Blocks.whole(sources.shape[1])
+    batches = check_batches(batches, sources, blocks)
     mean, noise = measure_noise(batches, sources, blocks)
-    geometry = measure(mean.to(batches.dtype), sources, blocks, noise=noise, batches=len(batches))
+    at_least_single = torch.promote_types(batches.dtype, torch.float32)
+    geometry = measure(mean.to(at_least_single), sources, blocks, noise=noise, batches=len(batches))
     return Estimate.of(geometry)
 
 

@@ -30,6 +30,8 @@ class Noise:
         sigma2: (K,) ``σ̂²``, the expected squared error of ``ḡ``.
         covariance: (K, N, N) covariance of the inner products ``⟨ḡ, g_i⟩``; None when nobody
             measured it. Its diagonal over ``‖g_i‖²`` is ``v_i``, the noise along source i.
+        whole_covariance: (1, N, N) the same over the whole model. Noise in one block goes along
+            with noise in another, so it is not the sum over blocks.
         agreement: (K, N) share of the target's batches with ``⟨g^j, g_i⟩ > 0``; None when
             nobody counted.
         batches: B, how many batches the estimate stands on; 0 for a noise that was given.
@@ -39,13 +41,27 @@ class Noise:
     covariance: Tensor | None = None
     agreement: Tensor | None = None
     batches: int = 0
+    whole_covariance: Tensor | None = None
 
     def scaled_to(self, sigma2: Tensor) -> Noise:
         """The same noise with another size: its shape (directions, agreement) is kept."""
-        if self.covariance is None:
-            return replace(self, sigma2=sigma2)
-        ratio = divide(sigma2, self.sigma2)
-        return replace(self, sigma2=sigma2, covariance=self.covariance * ratio[:, None, None])
+        return replace(
+            self,
+            sigma2=sigma2,
+            covariance=_scaled(self.covariance, sigma2, self.sigma2),
+            whole_covariance=_scaled(self.whole_covariance, sigma2.sum(0), self.sigma2.sum(0)),
+        )
+
+    def whole(self) -> Noise:
+        """The noise of all blocks as one.
+
+        Where nobody measured the covariance over the whole model, the noise of one block is taken
+        as uncorrelated with that of another.
+        """
+        covariance = self.whole_covariance
+        if covariance is None and self.covariance is not None:
+            covariance = self.covariance.sum(0, keepdim=True)
+        return Noise(self.sigma2.sum(0, keepdim=True), covariance, batches=self.batches)
 
 
 @dataclass(frozen=True)
@@ -144,20 +160,11 @@ class Geometry:
         """The same round with all blocks as one: inner products simply add up."""
         if len(self.blocks) == 1:
             return self
-        noise = self.noise
-        if noise is not None:
-            noise = Noise(
-                sigma2=noise.sigma2.sum(0, keepdim=True),
-                covariance=(
-                    None if noise.covariance is None else noise.covariance.sum(0, keepdim=True)
-                ),
-                batches=noise.batches,
-            )
         return replace(
             self,
             blocks=Blocks.whole(self.blocks.total),
             gram=self.gram.sum(0, keepdim=True),
-            noise=noise,
+            noise=None if self.noise is None else self.noise.whole(),
         )
 
 
@@ -165,6 +172,11 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient with 0 where the denominator is 0: a zero vector has no direction."""
     zero = denominator == 0
     return torch.where(zero, 0.0, numerator / torch.where(zero, 1.0, denominator))
+
+
+def _scaled(covariance: Tensor | None, new: Tensor, old: Tensor) -> Tensor | None:
+    """A covariance of noise of size ``old``, brought to the size ``new``."""
+    return None if covariance is None else covariance * divide(new, old)[..., None, None]
 
 
 def measure(

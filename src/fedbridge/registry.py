@@ -48,6 +48,10 @@ class Registry(Generic[T]):
             )
         return self._entries[name]
 
+    def so_far(self) -> list[T]:
+        """All entries, without a look at other packages."""
+        return list(self._entries.values())
+
     def names(self) -> list[str]:
         """All names, built-in ones first."""
         self._load_extensions()
@@ -59,7 +63,9 @@ class Registry(Generic[T]):
         self._extensions_loaded = True
         for point in entry_points(group=self._group):
             try:
-                self.add(point.name, self._adapt(point.name, point.load()))
+                entry = self._adapt(point.name, point.load())
+                if self._entries.get(point.name) != entry:  # else a decorator registered it
+                    self.add(point.name, entry)
             except Exception as error:
                 warnings.warn(
                     f"The {self._kind} {point.name!r} from {point.value!r} is left out: {error}",

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.checks import check_beta
-from fedbridge.cone import nearest_in_cone, nearest_in_hull
+from fedbridge.cone import RIDGE, nearest_in_cone, nearest_in_hull
 from fedbridge.errors import (
     NoiseUndefinedError,
     OptionError,
@@ -44,6 +44,7 @@ from fedbridge.geometry import Geometry, divide
 from fedbridge.registry import Registry
 
 Beta = float | Sequence[float] | Tensor
+NoiseNeed = Literal["none", "size", "directions"]
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,28 @@ class Mix:
 
 @dataclass(frozen=True)
 class Rule:
-    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``."""
+    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``.
+
+    Attributes:
+        name: what users call it.
+        function: the rule itself.
+        noise: what it must know of the target's noise: nothing, its ``size``, or also its
+            ``directions``. A federation measures no more than that.
+        own_unit: whether updates are mixed as they are, instead of in the target's unit: right
+            for plain averages, wrong for whatever compares updates.
+        by_samples: whether clients always count by their samples.
+        alone: whether it needs no source at all, so that none has to train.
+        fixed: for a rule that weighs each source on its own, the same rule with given weights
+            ``beta``; used when weights are kept over rounds.
+    """
 
     name: str
     function: Callable[..., Mix]
+    noise: NoiseNeed = "none"
+    own_unit: bool = False
+    by_samples: bool = False
+    alone: bool = False
+    fixed: Callable[..., Mix] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -89,6 +108,10 @@ class CoordinateRule:
 
     name: str
     function: Callable[..., Tensor]
+    noise: NoiseNeed = "none"
+    own_unit: bool = True
+    by_samples: bool = False
+    alone: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -120,12 +143,18 @@ def _check_options(name: str, known: tuple[str, ...], given: dict[str, object]) 
 
 
 def _adapt(name: str, entry: object) -> AnyRule:
-    """What an entry point or a caller brings: a rule of either form, or a plain function."""
+    """What an entry point or a caller brings: a rule of either form, or a plain function.
+
+    A function that a decorator registered stands for its rule, with all that was said of it.
+    """
     if isinstance(entry, Rule | CoordinateRule):
         return entry
+    for known in _registry.so_far():
+        if known.function is entry:
+            return known
     if not callable(entry):
         raise OptionError(f"Expected rule {name!r} to be a function, but got {entry!r}.")
-    return Rule(name, entry)
+    return Rule(name, entry, noise="size")
 
 
 _registry: Registry[AnyRule] = Registry("rule", "fedbridge.rules", _adapt)
@@ -133,11 +162,22 @@ names = _registry.names
 get = _registry.get
 
 
-def rule(name: str) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
-    """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule."""
+def rule(
+    name: str,
+    *,
+    noise: NoiseNeed = "size",
+    own_unit: bool = False,
+    by_samples: bool = False,
+    alone: bool = False,
+    fixed: Callable[..., Mix] | None = None,
+) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
+    """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule.
+
+    What a federation has to know of it is said here: see ``Rule``.
+    """
 
     def register(function: Callable[..., Mix]) -> Callable[..., Mix]:
-        _registry.add(name, Rule(name, function))
+        _registry.add(name, Rule(name, function, noise, own_unit, by_samples, alone, fixed))
         return function
 
     return register
@@ -160,19 +200,19 @@ def resolve(rule: str | AnyRule | Callable[..., Mix]) -> AnyRule:
     return _adapt(getattr(rule, "__name__", "rule"), rule)
 
 
-@rule("source-only")
+@rule("source-only", noise="none", own_unit=True)
 def source_only(geometry: Geometry) -> Mix:
     """Σ_i p_i g_i: the sources' mean update, as if the target had no data."""
     return _constant_mix(geometry, 0.0, geometry.weights)
 
 
-@rule("target-only")
+@rule("target-only", noise="none", alone=True)
 def target_only(geometry: Geometry) -> Mix:
     """ḡ: the target's own update, as if it were alone."""
     return _constant_mix(geometry, 1.0, torch.zeros_like(geometry.weights))
 
 
-@rule("fedavg")
+@rule("fedavg", noise="none", own_unit=True, by_samples=True)
 def fedavg(geometry: Geometry) -> Mix:
     """(n_T ḡ + Σ_i n_i g_i) / (n_T + Σ_i n_i): every client by its number of samples.
 
@@ -191,13 +231,15 @@ def fedavg(geometry: Geometry) -> Mix:
     return _constant_mix(geometry, float(shares[0]), shares[1:])
 
 
-@rule("fedda")
+@rule("fedda", noise="none")
 def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
     """Σ_i p_i [(1 − β_i) ḡ + β_i g_i]: go the share β_i of the way to every source."""
-    return _mean_over_sources(geometry, check_beta(beta, geometry.n_sources), reach=None)
+    return _mean_over_sources(
+        geometry, check_beta(beta, geometry.n_sources, len(geometry.blocks)), reach=None
+    )
 
 
-@rule("fedgp")
+@rule("fedgp", noise="none")
 def fedgp(
     geometry: Geometry,
     *,
@@ -216,10 +258,12 @@ def fedgp(
             compute: the same direction, but a length that depends on the source's.
     """
     reach = _reach(geometry, filter, projection)
-    return _mean_over_sources(geometry, check_beta(beta, geometry.n_sources), reach)
+    return _mean_over_sources(
+        geometry, check_beta(beta, geometry.n_sources, len(geometry.blocks)), reach
+    )
 
 
-@rule("fedda-auto")
+@rule("fedda-auto", fixed=fedda)
 def fedda_auto(geometry: Geometry, *, scope: Literal["block", "model"] = "block") -> Mix:
     """FedDA with β_i = σ̂² / (σ̂² + max(d̂_i², 0)) = min(1, σ̂² / ‖g_i − ḡ‖²).
 
@@ -231,7 +275,7 @@ def fedda_auto(geometry: Geometry, *, scope: Literal["block", "model"] = "block"
     return _mean_over_sources(geometry, beta, reach=None)
 
 
-@rule("fedgp-auto")
+@rule("fedgp-auto", noise="directions", fixed=fedgp)
 def fedgp_auto(
     geometry: Geometry,
     *,
@@ -285,7 +329,7 @@ def fedda_joint(geometry: Geometry) -> Mix:
     return Mix(1.0 - b, b[:, None] * shares, b[:, None] * shares)
 
 
-@rule("fedgp-joint")
+@rule("fedgp-joint", noise="directions")
 def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
     """(1 − b) ḡ + b p with p the projection of ḡ on the cone of the sources.
 
@@ -311,7 +355,7 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
     return Mix(1.0 - b, b[:, None] * cone, beta)
 
 
-@rule("fltrust")
+@rule("fltrust", noise="none")
 def fltrust(geometry: Geometry) -> Mix:
     """Σ_i s_i (‖ḡ‖/‖g_i‖) g_i / Σ_i s_i with s_i = p_i max(cos(ḡ, g_i), 0).
 
@@ -339,7 +383,7 @@ def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tenso
     if not 0.0 <= trim <= 0.5:
         raise OptionError(f"Expected `trim` in [0, 0.5], but got {trim}.")
     n_sources = sources.shape[0]
-    cut = min(int(trim * n_sources), (n_sources - 1) // 2)
+    cut = min(int(trim * n_sources + 1e-9), (n_sources - 1) // 2)  # 0.29 * 100 is below 29
     return sources.sort(dim=0).values[cut : n_sources - cut].mean(dim=0)
 
 
@@ -404,14 +448,16 @@ def _delta(geometry: Geometry, delta: float | str) -> Tensor:
 
 
 def _noise_in_span(geometry: Geometry, used: Tensor) -> Tensor:
-    """(K,) ``v = tr(G_AA⁻¹ C_AA)``: the noise of ``ḡ`` inside the span of the sources in use."""
+    """(K,) ``v = tr(G_AA⁻¹ C_AA)``: the noise of ``ḡ`` inside the span of the sources in use.
+
+    Sources are brought to unit length first: v does not depend on their lengths, but a
+    pseudo-inverse would drop short ones beside long ones.
+    """
     covariance = geometry.require_noise().covariance
     if covariance is None:
         return torch.zeros_like(geometry.target2)
-    inside = [
-        torch.trace(torch.linalg.pinv(gram[kept][:, kept], hermitian=True) @ cov[kept][:, kept])
-        if bool(kept.any())
-        else torch.zeros((), dtype=torch.float64)
-        for gram, cov, kept in zip(geometry.source_gram, covariance, used, strict=True)
-    ]
-    return torch.stack(inside).clamp(min=0.0)
+    per_length = divide(torch.ones_like(geometry.source2), geometry.source2.sqrt()) * used
+    scale = per_length[:, :, None] * per_length[:, None, :]
+    unit = geometry.source_gram * scale
+    inverse: Tensor = torch.linalg.pinv(unit, rtol=RIDGE, hermitian=True)
+    return (inverse * (covariance * scale)).sum((1, 2)).clamp(min=0.0)

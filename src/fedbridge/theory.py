@@ -44,7 +44,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         sources = check_sources(self.sources).to(torch.float64)
-        target = check_target(self.target, self.sources).to(torch.float64)
+        target = check_target(self.target, sources).to(torch.float64)
         object.__setattr__(self, "sources", sources)
         object.__setattr__(self, "target", target)
         if isinstance(self.noise, Tensor):
@@ -120,27 +120,28 @@ class Problem:
         """
         cut = Blocks.resolve(blocks, len(self.target))
         seen = measure(self.target, self.sources, cut, weights=weights)
-        sigma2, covariance = self._noise_seen(cut, seen)
+        noise = self._noise_seen(cut, seen)
         gram = seen.gram.clone()
-        gram[:, 0, 0] += sigma2
-        return Geometry(
-            cut, gram, seen.weights, seen.samples, Noise(sigma2=sigma2, covariance=covariance)
-        )
+        gram[:, 0, 0] += noise.sigma2
+        return Geometry(cut, gram, seen.weights, seen.samples, noise)
 
     def _noiseless(self) -> Geometry:
         return measure(self.target, self.sources, Blocks.whole(len(self.target)))
 
-    def _noise_seen(self, blocks: Blocks, seen: Geometry) -> tuple[Tensor, Tensor]:
-        """(K,) noise and (K, N, N) covariance of ``⟨ĝ_T, g_i⟩``."""
+    def _noise_seen(self, blocks: Blocks, seen: Geometry) -> Noise:
+        """The true noise, with the covariances of ``⟨ĝ_T, g_i⟩``."""
         if isinstance(self.noise, Tensor):
             factor = self.noise
             rows = factor.T.contiguous()
             sigma2 = [factor[columns].square().sum() for columns in blocks.slices()]
-            products = [inner(self.sources, rows, columns) for columns in blocks.slices()]
-            return torch.stack(sigma2), torch.stack([p @ p.T for p in products])
+            products = torch.stack([inner(self.sources, rows, part) for part in blocks.slices()])
+            along = products.sum(0, keepdim=True)
+            return Noise(
+                torch.stack(sigma2), products @ products.mT, whole_covariance=along @ along.mT
+            )
         per_entry = self.noise / len(self.target)
         sizes = torch.tensor(blocks.sizes, dtype=torch.float64)
-        return per_entry * sizes, per_entry * seen.source_gram
+        return Noise(per_entry * sizes, per_entry * seen.source_gram)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,296 @@
+"""A task from arrays in memory, and the assembly that every loader ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.options import check_target_name
+from fedbridge.data.prepare import PixelsToUnit
+from fedbridge.data.split import TEST_FRACTION, TargetSplit, split_target
+from fedbridge.data.task import FederatedTask, Site, check_finite
+from fedbridge.errors import DataError, DisagreementError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from fedbridge.data.split import Rows
+    from fedbridge.data.task import Prepare
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """One site's rows with coded labels, and what the manifest calls each row."""
+
+    x: Tensor
+    y: Tensor
+    ids: Sequence[int | str]
+
+
+def as_features(values: object, site: str) -> Tensor:
+    """Rows of numbers as float32; ``uint8`` images ``(n, H, W)`` or ``(n, C, H, W)`` stay so."""
+    try:
+        x = (
+            values.detach().cpu()
+            if isinstance(values, Tensor)
+            else torch.as_tensor(np.asarray(values))
+        )
+    except (ValueError, TypeError) as error:
+        raise ShapeError(
+            f"Expected the features of site {site!r} as an array of numbers, but got "
+            f"{type(values).__name__}: {error}"
+        ) from error
+    if x.ndim < 2:
+        raise ShapeError(
+            f"Expected features of shape (n, ...), one row per sample, but site {site!r} has shape "
+            f"{tuple(x.shape)}."
+        )
+    if x.is_complex():
+        raise ShapeError(f"Expected real features, but site {site!r} has {x.dtype}.")
+    return x if x.dtype == torch.uint8 and x.ndim in (3, 4) else x.to(torch.float32)
+
+
+def task_from_arrays(
+    sources: Mapping[str, tuple[object, object]] | Sequence[tuple[object, object]],
+    target: tuple[object, object],
+    test: tuple[object, object] | None = None,
+    *,
+    name: str = "arrays",
+    origin: str = "arrays",
+    seed: int = 0,
+    n_target: int | None = None,
+    target_fraction: float | None = None,
+    test_fraction: float = TEST_FRACTION,
+    unlabelled: object | None = None,
+    target_name: str = "target",
+    class_names: Sequence[str] | None = None,
+    ids: Mapping[str, Sequence[int | str]] | None = None,
+) -> FederatedTask:
+    """See :meth:`FederatedTask.from_arrays`; loaders also say where rows come from.
+
+    Args:
+        sources: As there.
+        target: As there.
+        test: As there.
+        name: As there.
+        origin: File or folder of the rows, for the manifest.
+        seed: As there.
+        n_target: As there.
+        target_fraction: As there.
+        test_fraction: Share of the target's rows set aside when there is no ``test``.
+        unlabelled: As there.
+        target_name: As there.
+        class_names: As there.
+        ids: What the manifest calls the rows of each site; row numbers by default.
+    """
+    named = _named_sources(sources)
+    test_name = f"{target_name} (test)"
+    pairs = {**named, target_name: target} | ({} if test is None else {test_name: test})
+    if target_name in named or test_name in named:
+        raise DataError(
+            f"Expected a target name that no source has, but {target_name!r} is taken: choose "
+            f"another `target_name`."
+        )
+    features, raw = {}, {}
+    for site, pair in pairs.items():
+        x, y = _pair(pair, site)
+        features[site], raw[site] = as_features(x, site), as_labels(y, site)
+        _check_lengths(len(features[site]), len(raw[site]), site)
+    _check_same_type(features)
+    labels, names = code_labels(raw, class_names)
+    rows = {
+        site: SiteRows(x, labels[site], ids[site] if ids else range(len(x)))
+        for site, x in features.items()
+    }
+    split = split_target(
+        None if names is None else labels[target_name].numpy(),
+        len(features[target_name]),
+        seed,
+        n_target=n_target,
+        target_fraction=target_fraction,
+        test_fraction=test_fraction if test is None else 0,
+    )
+    more = None if unlabelled is None else as_features(unlabelled, "unlabelled")
+    return assemble(
+        {site: rows[site] for site in named},
+        rows[target_name],
+        split,
+        name=name,
+        origin=origin,
+        seed=seed,
+        target_name=target_name,
+        class_names=names,
+        test=None if test is None else rows[test_name],
+        unlabelled=None if more is None else (more, range(len(more))),
+    )
+
+
+def task_from_domains(
+    domains: Mapping[str, tuple[object, object]],
+    target: str | None,
+    seed: int,
+    *,
+    path: Path,
+    n_target: int | None,
+    target_fraction: float | None,
+    test_fraction: float,
+    ids: Mapping[str, Sequence[int | str]] | None = None,
+) -> FederatedTask:
+    """A task from several domains, one of which is the target and the others its sources."""
+    target_name = check_target_name(target, domains)
+    return task_from_arrays(
+        {name: pair for name, pair in domains.items() if name != target_name},
+        domains[target_name],
+        name=path.name,
+        origin=path.name,
+        seed=seed,
+        n_target=n_target,
+        target_fraction=target_fraction,
+        test_fraction=test_fraction,
+        target_name=target_name,
+        ids=ids,
+    )
+
+
+def assemble(
+    sources: Mapping[str, SiteRows],
+    target: SiteRows,
+    split: TargetSplit,
+    *,
+    name: str,
+    origin: str,
+    seed: int,
+    target_name: str,
+    class_names: tuple[str, ...] | None,
+    test: SiteRows | None = None,
+    unlabelled: tuple[Tensor, Sequence[int | str]] | None = None,
+    target_prepare: Prepare | None = None,
+) -> FederatedTask:
+    """Give every row its role, write the manifest, and note classes that sites do not share.
+
+    Args:
+        sources: Rows of each source, all of which train.
+        target: Rows of the target, to be divided.
+        split: How to divide them.
+        name: What to call the task.
+        origin: File or folder of the rows, for the manifest.
+        seed: The seed of the split, for the manifest.
+        target_name: What to call the target.
+        class_names: Names by class index; ``None`` for regression.
+        test: A test set of its own; ``None`` takes the one of ``split``.
+        unlabelled: More target rows, which never had a label, and their names.
+        target_prepare: What happens to each batch of the target's rows, when it differs.
+    """
+    own_test = test is not None
+    test = test if test is not None else _select(target, split.test)
+    loose, loose_ids = _unlabelled_rows(target, split, unlabelled)
+    pool = _select(target, split.training)
+    sites = tuple(_site(source, rows) for source, rows in sources.items())
+    labelled = _select(target, split.labelled)
+    return FederatedTask(
+        name=name,
+        sources=sites,
+        target=_site(target_name, labelled, target_prepare),
+        test=_site(f"{target_name} (test)", test, target_prepare),
+        n_classes=None if class_names is None else len(class_names),
+        unlabelled=loose,
+        target_pool=_site(target_name, pool, target_prepare) if len(split.unlabelled) else None,
+        class_names=class_names,
+        manifest={
+            "origin": origin,
+            "seed": seed,
+            "sources": {source: list(rows.ids) for source, rows in sources.items()},
+            "target": list(labelled.ids),
+            "unlabelled": loose_ids,
+            "test": list(test.ids),
+            "test_is": "a set of its own" if own_test else f"rows of {target_name}",
+        },
+        notes=() if class_names is None else _class_notes(sites, labelled.y, class_names),
+    )
+
+
+def _named_sources(
+    sources: Mapping[str, tuple[object, object]] | Sequence[tuple[object, object]],
+) -> dict[str, tuple[object, object]]:
+    if hasattr(sources, "items"):
+        return {str(name): pair for name, pair in sources.items()}
+    return {f"source {index}": pair for index, pair in enumerate(sources)}
+
+
+def _pair(pair: object, site: str) -> tuple[object, object]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ShapeError(
+            f"Expected the data of site {site!r} as a pair (X, y), but got {type(pair).__name__}."
+        )
+    return pair[0], pair[1]
+
+
+def _check_lengths(n_rows: int, n_labels: int, site: str) -> None:
+    if n_rows != n_labels:
+        raise ShapeError(
+            f"Expected one label per row, but site {site!r} has {n_rows} rows and {n_labels} "
+            f"labels."
+        )
+    if n_rows == 0:
+        raise DataError(
+            f"Expected every site to have rows, but site {site!r} has none: leave it out or check "
+            f"how its rows are selected."
+        )
+
+
+def _check_same_type(features: Mapping[str, Tensor]) -> None:
+    if len({x.dtype for x in features.values()}) > 1:
+        listed = "; ".join(f"{site} has {x.dtype}" for site, x in features.items())
+        raise DisagreementError(
+            f"Expected images as uint8 (0 to 255) at all sites or as floats at all, but {listed}: "
+            f"convert them alike."
+        )
+
+
+def _select(rows: SiteRows, which: Rows) -> SiteRows:
+    index = torch.from_numpy(which)
+    return SiteRows(rows.x[index], rows.y[index], [rows.ids[row] for row in which])
+
+
+def _unlabelled_rows(
+    target: SiteRows, split: TargetSplit, more: tuple[Tensor, Sequence[int | str]] | None
+) -> tuple[Tensor | None, list[int | str]]:
+    """Training rows whose label is withheld, then those that never had one."""
+    withheld = _select(target, split.unlabelled)
+    x, ids = [withheld.x], [*withheld.ids]
+    if more is not None:
+        check_finite(more[0], "unlabelled", "features")
+        x.append(more[0])
+        ids += more[1]
+    if not ids:
+        return None, []
+    return torch.cat(x), ids
+
+
+def _site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:
+    if prepare is None and rows.x.dtype == torch.uint8:
+        prepare = PixelsToUnit()
+    return Site(name, rows.x, rows.y, prepare)
+
+
+def _class_notes(
+    sources: tuple[Site, ...], target: Tensor, class_names: tuple[str, ...]
+) -> tuple[str, ...]:
+    at_target = set(target.tolist())
+    notes = []
+    for site in sources:
+        here = set(site.y.tolist())
+        for missing, text in (
+            (here - at_target, "has classes that the target has no labelled rows of"),
+            (at_target - here, "has no rows of classes that the target has"),
+        ):
+            if missing:
+                names = show(class_names[index] for index in sorted(missing))
+                notes.append(f"site {site.name!r} {text}: {names}")
+    return tuple(notes)

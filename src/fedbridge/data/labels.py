@@ -1,0 +1,139 @@
+"""Labels of any spelling as class indices that mean the same at every site."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbridge.errors import DataError, DisagreementError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Labels: TypeAlias = NDArray[np.generic]
+
+SHOWN = 8
+
+
+def as_labels(values: object, site: str) -> Labels:
+    """One site's labels as an array of whole numbers, floats or text."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        labels = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(
+            f"Expected the labels of site {site!r} as a flat list, but they are ragged: {error}"
+        ) from error
+    if labels.dtype.kind == "O":
+        labels = _from_objects(labels, site)
+    if labels.dtype.kind == "b":
+        labels = labels.astype(str)
+    if labels.dtype.kind not in "iufU":
+        raise DataError(
+            f"Expected labels as numbers or text, but site {site!r} has {labels.dtype}."
+        )
+    if labels.ndim == 0 or (labels.dtype.kind != "f" and labels.ndim != 1):
+        raise ShapeError(
+            f"Expected one class per row as labels of shape (n,), but site {site!r} has shape "
+            f"{labels.shape}."
+        )
+    return labels
+
+
+def code_labels(
+    labels: Mapping[str, Labels], class_names: Sequence[str] | None = None
+) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
+    """Class indices of every site and the names behind them; regression has no names.
+
+    Raises:
+        DisagreementError: When sites code the same thing differently ("yes" here, 1 there).
+    """
+    _check_same_kind(labels)
+    if next(iter(labels.values())).dtype.kind == "f":
+        return {site: torch.from_numpy(y.astype(np.float32)) for site, y in labels.items()}, None
+    found = np.unique(np.concatenate([*labels.values()]))
+    if found.dtype.kind == "U":
+        _check_spelling(labels)
+    index = _class_index(found, class_names)
+    names = tuple(class_names) if class_names is not None else tuple(map(str, index))
+    return {site: _indices(y, index) for site, y in labels.items()}, names
+
+
+def show(values: Iterable[object]) -> str:
+    """A short list for a message, cut when it is long."""
+    shown = [repr(v.item() if isinstance(v, np.generic) else v) for v in values]
+    more = f", ... ({len(shown)} in all)" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
+
+
+def _class_index(found: Labels, class_names: Sequence[str] | None) -> dict[object, int]:
+    """The index of every label: its rank, or its place in ``class_names``."""
+    if class_names is None:
+        if len(found) < 2:
+            raise DataError(
+                f"Expected at least two classes, but all sites have only {show(found)}: check "
+                f"which column or array holds the labels."
+            )
+        return {label: index for index, label in enumerate(found.tolist())}
+    known: Sequence[object] = class_names if found.dtype.kind == "U" else range(len(class_names))
+    unknown = [label for label in found.tolist() if label not in known]
+    if unknown:
+        raise DataError(
+            f"Expected labels among {show(known)}, as `class_names` says, but got {show(unknown)}."
+        )
+    return {label: index for index, label in enumerate(known)}
+
+
+def _indices(labels: Labels, index: Mapping[object, int]) -> Tensor:
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    codes = np.array([index[label] for label in distinct.tolist()], dtype=np.int64)
+    return torch.from_numpy(codes[inverse])
+
+
+def _from_objects(labels: Labels, site: str) -> Labels:
+    """Python objects as text, if text is all they are; a mixture would be coded by accident."""
+    kinds = {type(label) for label in labels.ravel().tolist()}
+    if kinds <= {str}:
+        return labels.astype(str)
+    raise DataError(
+        f"Expected labels of one type, but site {site!r} has "
+        f"{', '.join(sorted(kind.__name__ for kind in kinds))}: make them all text or all numbers."
+    )
+
+
+def _check_same_kind(labels: Mapping[str, Labels]) -> None:
+    words = {"i": "whole numbers", "u": "whole numbers", "f": "floats", "U": "text"}
+    kinds = {site: words[y.dtype.kind] for site, y in labels.items()}
+    if len(set(kinds.values())) > 1:
+        listed = "; ".join(
+            f"{site} has {kind} ({show(np.unique(labels[site]))})" for site, kind in kinds.items()
+        )
+        raise DisagreementError(
+            f"Expected labels coded in one way at all sites, but {listed}: recode them alike."
+        )
+
+
+def _check_spelling(labels: Mapping[str, Labels]) -> None:
+    """Text labels that differ in case or spaces only, or sites that share no label with others."""
+    distinct = {site: set(y.tolist()) for site, y in labels.items()}
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for label in set().union(*distinct.values()):
+        spellings[" ".join(label.casefold().split())].add(label)
+    alone = [
+        site
+        for site, own in distinct.items()
+        if len(distinct) > 1
+        and not own & set().union(*(other for s, other in distinct.items() if s != site))
+    ]
+    if alone or any(len(variants) > 1 for variants in spellings.values()):
+        listed = "; ".join(f"{site} has {show(sorted(own))}" for site, own in distinct.items())
+        raise DisagreementError(
+            f"Expected one spelling of every label at all sites, but {listed}: recode them alike."
+        )

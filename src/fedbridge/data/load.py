@@ -1,0 +1,116 @@
+"""``load_task``: a task by name, or from a user's own file or folder."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast, get_args
+
+from fedbridge.data.digits import ShiftName, digits_task
+from fedbridge.data.images import images_task
+from fedbridge.data.npz import npz_task
+from fedbridge.data.tabular import table_task
+from fedbridge.data.task_file import read_task_file
+from fedbridge.errors import DataError, UnknownNameError, UnknownOptionError, nearest
+from fedbridge.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fedbridge.data.task import FederatedTask
+
+    TaskFactory: TypeAlias = Callable[..., FederatedTask]
+
+
+def _adapt(name: str, entry: object) -> TaskFactory:
+    if not callable(entry):
+        raise DataError(f"Expected task {name!r} to be a function of `target`, `seed` and options.")
+    return cast("TaskFactory", entry)
+
+
+registry: Registry[TaskFactory] = Registry("task", "fedbridge.tasks", _adapt)
+for _shift in get_args(ShiftName):
+    registry.add(f"digits-{_shift}", partial(digits_task, shift=_shift))
+
+
+def load_task(
+    name_or_path: str | Path, target: str | None = None, seed: int = 0, **options: object
+) -> FederatedTask:
+    """A task by its name, or from a ``.csv``, a folder, or a task ``.toml``.
+
+    Args:
+        name_or_path: A built-in name; a CSV with a site column; a folder ``domain/class/*.png``,
+            of ``domain.npz`` or of one CSV per site; or a ``.toml`` that names one of these.
+        target: The site that adapts; needed for own data.
+        seed: Decides every random choice of rows.
+        **options: What this kind of task takes besides, such as ``n_target``.
+    """
+    if Path(name_or_path).suffix.lower() == ".toml":
+        file = read_task_file(Path(name_or_path))
+        task = _load(file.source, target or file.target, seed, {**file.options, **options})
+        return file.with_run_defaults(task)
+    return _load(name_or_path, target, seed, options)
+
+
+def _load(
+    name_or_path: str | Path, target: str | None, seed: int, options: Mapping[str, object]
+) -> FederatedTask:
+    factory = _factory(name_or_path)
+    _check_options(factory, options, str(name_or_path))
+    return factory(target=target, seed=seed, **options)
+
+
+def _factory(name_or_path: str | Path) -> TaskFactory:
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path):
+        return _own_data(path)
+    try:
+        return registry.get(name_or_path)
+    except UnknownNameError:
+        if path.exists() or path.suffix.lower() == ".csv" or len(path.parts) > 1:
+            return _own_data(path)
+        raise
+
+
+def _own_data(path: Path) -> TaskFactory:
+    """The loader for this file or folder, chosen by what is in it."""
+    if not path.exists():
+        raise DataError(f"Expected a file or folder at {str(path)!r}, but there is none.")
+    if path.is_file():
+        if path.suffix.lower() == ".csv":
+            return partial(table_task, path)
+        raise DataError(
+            f"Expected a .csv, a .toml or a folder, but got {str(path)!r}: convert it to one."
+        )
+    loaders: dict[str, TaskFactory] = {
+        "domain.npz": npz_task,
+        "one CSV per site": table_task,
+        "domain/class/*.png": images_task,
+    }
+    visible = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
+    found = {
+        "domain.npz": any(entry.suffix.lower() == ".npz" for entry in visible),
+        "one CSV per site": any(entry.suffix.lower() == ".csv" for entry in visible),
+        "domain/class/*.png": any(entry.is_dir() for entry in visible),
+    }
+    layouts = [layout for layout, present in found.items() if present]
+    if len(layouts) != 1:
+        raise DataError(
+            f"Expected the folder {str(path)!r} to hold one of: {'; '.join(loaders)}; but it holds "
+            f"{' and '.join(layouts) or 'none of them'}."
+        )
+    return partial(loaders[layouts[0]], path)
+
+
+def _check_options(factory: TaskFactory, options: Mapping[str, object], task: str) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [name for name in parameters if name not in ("target", "seed")]
+    for option in options:
+        if option not in known:
+            raise UnknownOptionError(
+                f"Expected options of task {task!r}, but it has no option {option!r}."
+                f"{nearest(option, known)} Known: {', '.join(known)}."
+            )

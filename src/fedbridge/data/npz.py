@@ -1,0 +1,73 @@
+"""A folder of ``domain.npz`` files, each with arrays ``X`` and ``y``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from fedbridge.data.arrays import task_from_domains
+from fedbridge.data.split import TEST_FRACTION
+from fedbridge.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fedbridge.data.task import FederatedTask
+
+
+def npz_task(
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    *,
+    n_target: int | None = None,
+    target_fraction: float | None = None,
+    test_fraction: float = TEST_FRACTION,
+) -> FederatedTask:
+    """A task whose domains are the ``.npz`` files of a folder, by file name.
+
+    Args:
+        path: The folder.
+        target: The domain that adapts.
+        seed: Decides every random choice of rows.
+        n_target: Labelled rows at the target; all its training rows by default.
+        target_fraction: The same as a fraction of its training rows.
+        test_fraction: Share of the target's rows set aside for testing.
+    """
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".npz")
+    return task_from_domains(
+        {file.stem: read_domain(file) for file in files},
+        target,
+        seed,
+        path=path,
+        n_target=n_target,
+        target_fraction=target_fraction,
+        test_fraction=test_fraction,
+    )
+
+
+def read_domain(file: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """``X`` and ``y`` of one file; arrays of Python objects are refused, since they are pickles."""
+    try:
+        with file.open("rb") as stream:
+            arrays = np.load(stream, allow_pickle=False)
+            if not isinstance(arrays, NpzFile):
+                raise ValueError("it holds a single array")
+            missing = [key for key in ("X", "y") if key not in arrays.files]
+            if not missing:
+                return arrays["X"], arrays["y"]
+            found = ", ".join(map(repr, arrays.files))
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DataError(
+            f"Expected {file.name!r} to be an .npz of plain arrays, but it cannot be read "
+            f"({error}): save it again with np.savez(file, X=..., y=...)."
+        ) from error
+    raise DataError(
+        f"Expected arrays 'X' and 'y' in {file.name!r}, but {' and '.join(map(repr, missing))} "
+        f"is missing; it has: {found or 'nothing'}."
+    )

@@ -1,0 +1,160 @@
+"""From a table to numbers: what is learned on training rows and applied to every later row.
+
+One `Preprocessing` belongs to one site. The target's is saved with the model, so that a new
+patient is imputed, scaled and coded exactly as the training rows were.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedbridge.data.labels import show
+from fedbridge.data.tables import as_text, checked_numbers, read_csv, require_columns
+from fedbridge.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers: missing ones become ``fill``, then ``(value - mean) / scale``."""
+
+    name: str
+    fill: float
+    mean: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not all(map(isfinite, (self.fill, self.mean, self.scale))) or self.scale <= 0:
+            raise ValueError(f"column {self.name!r} has a fill, mean or scale that is no number")
+
+    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
+        """The cells as one column of scaled numbers."""
+        values = checked_numbers(cells).fillna(self.fill)
+        return ((values.to_numpy() - self.mean) / self.scale)[:, None]
+
+
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """A column of categories: missing ones become ``fill``, then one indicator per level."""
+
+    name: str
+    fill: str
+    levels: tuple[str, ...]
+
+    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
+        """The cells as indicators; a level that training never saw is all zeros, with a warning."""
+        filled = cells.mask(cells == "", self.fill)
+        unseen = sorted(set(filled.unique()) - set(self.levels))
+        if unseen:
+            warnings.warn(
+                f"Column {self.name!r} has categories that training never saw, which count as "
+                f"none of the known ones: {show(unseen)}.",
+                stacklevel=3,
+            )
+        indicators = [(filled == level).to_numpy(dtype=np.float64) for level in self.levels]
+        return np.stack(indicators, axis=1)
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How one site's table becomes the model's input, and what the model's output means.
+
+    Attributes:
+        site: Whose imputation and scaling these are.
+        columns: The columns used, in the order of the model's inputs.
+        label_column: The column to predict.
+        class_names: The labels by class index; ``None`` for regression.
+    """
+
+    site: str
+    columns: tuple[Column, ...]
+    label_column: str
+    class_names: tuple[str, ...] | None
+
+    def apply(self, table: pd.DataFrame | str | Path) -> Tensor:
+        """The rows of a table, or of a CSV, as a float32 tensor of one row each."""
+        if isinstance(table, pd.DataFrame):
+            frame, where = table, "the table"
+        else:
+            frame, where = read_csv(Path(table)), repr(str(table))
+        require_columns(frame, (column.name for column in self.columns), where)
+        if not len(frame):
+            raise DataError(f"Expected rows below the header of {where}, but there are none.")
+        text = as_text(frame[[column.name for column in self.columns]])
+        encoded = [column.encode(text[column.name]) for column in self.columns]
+        return torch.from_numpy(np.hstack(encoded)).to(torch.float32)
+
+    def to_json(self) -> str:
+        """The preprocessing as JSON text with a format version."""
+        content = {
+            "format": FORMAT,
+            "site": self.site,
+            "label_column": self.label_column,
+            "class_names": self.class_names,
+            "columns": [asdict(column) for column in self.columns],
+        }
+        return json.dumps(content, indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Preprocessing:
+        """Read what :meth:`to_json` wrote; anything else is an error, a newer format above all."""
+        try:
+            content = json.loads(text)
+            version = content["format"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                "Expected saved preprocessing as JSON with a `format`, but this is something else."
+            ) from error
+        if version != FORMAT:
+            raise DataError(
+                f"Expected preprocessing of format {FORMAT}, but got {version!r}: use the version "
+                f"of fedbridge that wrote it, or a newer one."
+            )
+        try:
+            names = content["class_names"]
+            return cls(
+                site=str(content["site"]),
+                columns=tuple(map(_column_from_json, content["columns"])),
+                label_column=str(content["label_column"]),
+                class_names=None if names is None else tuple(map(str, names)),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"Expected complete preprocessing of format {FORMAT}, but it is damaged "
+                f"({error}): run the training again."
+            ) from error
+
+
+def _column_from_json(content: Mapping[str, object]) -> Column:
+    name = str(content["name"])
+    if "levels" in content:
+        levels = content["levels"]
+        if not isinstance(levels, list):
+            raise TypeError(f"column {name!r} has levels that are no list")
+        return CategoricalColumn(name, str(content["fill"]), tuple(map(str, levels)))
+    return NumericColumn(name, *(_number(content[key]) for key in ("fill", "mean", "scale")))
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)

@@ -1,0 +1,132 @@
+"""Which rows train, which are labelled and which test: seeded, stratified, the same everywhere.
+
+All splits are prefixes of one stratified order, so a larger number of labels contains the smaller
+one: a curve over `n_target` adds rows and never swaps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+import numpy as np
+
+from fedbridge.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Rows: TypeAlias = NDArray[np.int64]
+
+TEST_FRACTION = 0.3
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """Random numbers for one purpose; draws for another purpose never disturb them."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise OptionError(f"Expected `seed` to be a whole number of at least 0, but got {seed!r}.")
+    return np.random.default_rng([seed, crc32(purpose.encode())])
+
+
+def stratified_order(strata: NDArray[np.generic] | None, n: int, rng: np.random.Generator) -> Rows:
+    """A shuffled order of ``n`` rows in which every prefix is a stratified sample.
+
+    The first row of each class comes first, so that any prefix as long as there are classes holds
+    them all; then row ``r`` of a class of ``c`` rows stands at ``(r + 1/2) / c``. ``strata=None``
+    (regression) is a plain shuffle.
+    """
+    shuffled = rng.permutation(n)
+    if strata is None:
+        return shuffled
+    labels = np.asarray(strata)[shuffled]
+    place = np.empty(n)
+    later = np.empty(n, dtype=bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        place[members] = (np.arange(len(members)) + 0.5) / len(members)
+        later[members] = np.arange(len(members)) > 0
+    return shuffled[np.lexsort((place, later))]
+
+
+def stratified_split(
+    strata: NDArray[np.generic] | None, n: int, n_first: int, rng: np.random.Generator
+) -> tuple[Rows, Rows]:
+    """Split ``n`` rows into ``n_first`` and the others, both in ascending order."""
+    order = stratified_order(strata, n, rng)
+    return np.sort(order[:n_first]), np.sort(order[n_first:])
+
+
+@dataclass(frozen=True, eq=False)
+class TargetSplit:
+    """The target's rows by role; ``labelled`` and ``unlabelled`` together are its training rows."""
+
+    labelled: Rows
+    unlabelled: Rows
+    test: Rows
+
+    @property
+    def training(self) -> Rows:
+        """All rows that may be trained on, in ascending order."""
+        return np.sort(np.concatenate([self.labelled, self.unlabelled]))
+
+
+def split_target(
+    strata: NDArray[np.generic] | None,
+    n: int,
+    seed: int,
+    *,
+    n_target: int | None = None,
+    target_fraction: float | None = None,
+    test_fraction: float = TEST_FRACTION,
+) -> TargetSplit:
+    """Split the target's ``n`` rows into test, labelled and unlabelled rows.
+
+    Args:
+        strata: The class of each row; ``None`` for regression.
+        n: Number of rows.
+        seed: Decides the split.
+        n_target: How many training rows keep their label; all when this and the next are None.
+        target_fraction: The same as a fraction of the training rows.
+        test_fraction: Share of the rows set aside for testing; 0 when there is a test set already.
+    """
+    if not 0 <= test_fraction < 1:
+        raise OptionError(f"Expected `test_fraction` in [0, 1), but got {test_fraction}.")
+    n_test = round(n * test_fraction)
+    if test_fraction and (n_test == 0 or n_test == n):
+        raise DataError(
+            f"Expected enough target rows to set {test_fraction:.0%} aside for testing, but there "
+            f"are only {n}: add rows, or give a test set of your own."
+        )
+    training, test = stratified_split(strata, n, n - n_test, generator(seed, "test"))
+    n_labelled = _labelled_count(len(training), n_target, target_fraction)
+    labelled, unlabelled = stratified_split(
+        None if strata is None else strata[training],
+        len(training),
+        n_labelled,
+        generator(seed, "labels"),
+    )
+    return TargetSplit(training[labelled], training[unlabelled], test)
+
+
+def _labelled_count(n_training: int, n_target: int | None, target_fraction: float | None) -> int:
+    if n_target is not None and target_fraction is not None:
+        raise OptionError(
+            "Expected either `n_target` or `target_fraction`, but got both: give one of them."
+        )
+    if n_target is not None:
+        if isinstance(n_target, bool) or not isinstance(n_target, int) or n_target < 1:
+            raise OptionError(
+                f"Expected `n_target` to be a whole number above 0, but got {n_target!r}."
+            )
+        if n_target > n_training:
+            raise DataError(
+                f"Expected `n_target` to be at most the target's {n_training} training rows, but "
+                f"got {n_target}: ask for fewer."
+            )
+        return n_target
+    if target_fraction is None:
+        return n_training
+    if not 0 < target_fraction <= 1:
+        raise OptionError(f"Expected `target_fraction` in (0, 1], but got {target_fraction}.")
+    return max(1, round(n_training * target_fraction))

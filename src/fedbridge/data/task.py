@@ -1,0 +1,238 @@
+"""What a federation trains on: the sources, the target, the target's test split.
+
+A task packs every site's role with its data, so that nothing downstream can mistake a test row
+for a training row, or see target rows that a method has no right to. A task is checked when it
+is made: whoever holds one may rely on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedbridge.errors import DataError, NonFiniteError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fedbridge.data.preprocessing import Preprocessing
+
+    Prepare = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One client's training data, or a test set.
+
+    Attributes:
+        name: The client, as messages and tables show it.
+        x: The rows ``(n, ...)`` in any dtype; images may stay ``uint8``.
+        y: Class indices ``(n,)`` as int64, or regression values ``(n,)`` or ``(n, k)`` as float32.
+        prepare: Applied to every batch of ``x`` on its device: turns ``uint8`` into floats, draws
+            noise anew. Must be picklable (a frozen dataclass with ``__call__``), because worker
+            processes receive it. ``None`` leaves batches as they are.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    prepare: Prepare | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ShapeError(
+                f"Expected one label per row, but site {self.name!r} has {len(self.x)} rows and "
+                f"{len(self.y)} labels."
+            )
+        if len(self.x) == 0:
+            raise DataError(
+                f"Expected every site to have rows, but site {self.name!r} has none: leave it out "
+                f"or check how its rows are selected."
+            )
+        check_finite(self.x, self.name, "features")
+        check_finite(self.y, self.name, "labels")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedTask:
+    """Sources and one target that train together, and the target's test split.
+
+    Attributes:
+        name: What the task is called.
+        sources: The data-rich sites.
+        target: The target's *labelled* training rows, and no others.
+        test: The target's test split; no training ever sees it.
+        n_classes: Number of classes; ``None`` means regression.
+        unlabelled: Target rows without labels, for methods that declare that they need them.
+            They go through ``target.prepare`` like the target's other rows.
+        target_pool: All training rows of the target with labels, for the oracle bound only;
+            ``None`` when ``target`` already holds them all.
+        class_names: The labels as the data spell them, by class index.
+        model: Name of the model used unless the run names another.
+        defaults: Run options (``lr``, ``epochs``, ``batch_size``, ...) that suit this task.
+        manifest: Which rows are where, ready for JSON; saved with each run.
+        preprocessing: What ``predict`` needs to treat a new table as this one was treated.
+        notes: What the loader did, in plain words, printed before training.
+    """
+
+    name: str
+    sources: tuple[Site, ...]
+    target: Site
+    test: Site
+    n_classes: int | None
+    unlabelled: Tensor | None = None
+    target_pool: Site | None = None
+    class_names: tuple[str, ...] | None = None
+    model: str = "mlp"
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    manifest: Mapping[str, object] = field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise DataError(
+                f"Expected at least one source beside the target {self.target.name!r}, but got "
+                f"none: a federation needs a partner."
+            )
+        names = [*self.source_names, self.target.name]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise DataError(f"Expected every site to have its own name, but got {repeated} twice.")
+        self._check_shapes()
+        for site in self._labelled_sites():
+            self._check_labels(site)
+        if self.n_classes is not None and bool((self.target.y == self.target.y[0]).all()):
+            raise DataError(
+                f"Expected at least two classes at the target {self.target.name!r}, but its "
+                f"{len(self.target)} labelled rows all have class "
+                f"{self._class_name(int(self.target.y[0]))!r}: label some rows of another class, "
+                f"or raise n_target."
+            )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        sources: Mapping[str, tuple[object, object]] | Sequence[tuple[object, object]],
+        target: tuple[object, object],
+        test: tuple[object, object] | None = None,
+        *,
+        name: str = "arrays",
+        seed: int = 0,
+        n_target: int | None = None,
+        target_fraction: float | None = None,
+        unlabelled: object | None = None,
+        target_name: str = "target",
+        class_names: Sequence[str] | None = None,
+    ) -> FederatedTask:
+        """A task from numpy arrays, torch tensors or nested lists.
+
+        Labels of any whole numbers or strings become class indices, the same at all sites;
+        labels that are floats mean regression.
+
+        Args:
+            sources: ``{"A": (X, y), ...}``, or a list of such pairs.
+            target: The target's ``(X, y)``.
+            test: Its test set ``(X, y)``; without one, 30% of the target's rows are set aside,
+                stratified by class.
+            name: What to call the task.
+            seed: Decides every random choice of rows.
+            n_target: How many of the target's training rows keep their label; the others become
+                ``unlabelled``.
+            target_fraction: The same, as a fraction in (0, 1].
+            unlabelled: More target rows, which never had a label.
+            target_name: What to call the target.
+            class_names: Names in the order of the class indices; then whole-number labels are
+                taken as these indices.
+        """
+        from fedbridge.data.arrays import task_from_arrays
+
+        return task_from_arrays(
+            sources,
+            target,
+            test,
+            name=name,
+            seed=seed,
+            n_target=n_target,
+            target_fraction=target_fraction,
+            unlabelled=unlabelled,
+            target_name=target_name,
+            class_names=class_names,
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.target.x.shape[1:])
+
+    @property
+    def kind(self) -> Literal["classification", "regression"]:
+        """Whether labels are classes or values."""
+        return "regression" if self.n_classes is None else "classification"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model must return per sample."""
+        if self.n_classes is not None:
+            return self.n_classes
+        return 1 if self.target.y.ndim == 1 else int(self.target.y.shape[1])
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources' names, in order."""
+        return tuple(site.name for site in self.sources)
+
+    def _labelled_sites(self) -> tuple[Site, ...]:
+        pool = () if self.target_pool is None else (self.target_pool,)
+        return (*self.sources, self.target, self.test, *pool)
+
+    def _check_shapes(self) -> None:
+        shapes = {site.name: tuple(site.x.shape[1:]) for site in self._labelled_sites()}
+        if self.unlabelled is not None:
+            shapes["unlabelled"] = tuple(self.unlabelled.shape[1:])
+        if len(set(shapes.values())) > 1:
+            listed = "; ".join(f"{name}: {shape}" for name, shape in shapes.items())
+            raise ShapeError(f"Expected samples of one shape at all sites, but got {listed}.")
+
+    def _check_labels(self, site: Site) -> None:
+        if self.n_classes is None:
+            if not site.y.is_floating_point() or site.y.shape[1:] != self.target.y.shape[1:]:
+                raise ShapeError(
+                    f"Expected regression labels of shape (n, {self.outputs}) or (n,) as floats "
+                    f"at all sites, but site {site.name!r} has {site.y.dtype} of shape "
+                    f"{tuple(site.y.shape)}."
+                )
+            return
+        if site.y.dtype != torch.int64 or site.y.ndim != 1:
+            raise ShapeError(
+                f"Expected class indices of shape (n,) as int64, but site {site.name!r} has "
+                f"{site.y.dtype} of shape {tuple(site.y.shape)}."
+            )
+        low, high = int(site.y.min()), int(site.y.max())
+        if low < 0 or high >= self.n_classes:
+            raise DataError(
+                f"Expected labels from 0 to {self.n_classes - 1}, but site {site.name!r} has "
+                f"{low if low < 0 else high}."
+            )
+
+    def _class_name(self, index: int) -> str:
+        return self.class_names[index] if self.class_names is not None else str(index)
+
+
+def check_finite(values: Tensor, site: str, what: str) -> None:
+    """Refuse NaN and Inf in features or labels, naming the site and the first such row."""
+    if not values.is_floating_point():
+        return
+    bad = ~values.reshape(len(values), -1).isfinite().all(dim=1)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise NonFiniteError(
+            f"Expected finite {what}, but {int(bad.sum())} of {len(values)} rows of site {site!r} "
+            f"hold NaN or Inf, first row {row} (from 0): impute or remove them."
+        )

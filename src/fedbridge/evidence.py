@@ -1,0 +1,136 @@
+"""Evidence: what a rule's weights are computed from, kept apart from the updates that it mixes.
+
+``path`` measures the training steps themselves, as the paper does. ``probe`` measures plain
+gradients taken at the round's starting point, which is the theory's own setting: one point,
+independent batches. ``init`` keeps the weights of the first round (a method's business, since
+it needs memory). ``borrowed`` noise does not let the target's noise fall below what the sources'
+samples show, because a small target soon fits its few samples and looks noiseless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbridge.estimators import covariance_from_sketch
+from fedbridge.geometry import Geometry, Noise, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.blocks import Blocks
+    from fedbridge.sketch import Sketch
+    from fedbridge.training import Outcome
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What the clients of a round returned, in one unit, with the target's and sources' reports.
+
+    Attributes:
+        target: (m,) the target's vector.
+        sources: (N, m) the sources' vectors.
+        report: the target's outcome.
+        reports: the sources' outcomes, in the order of the rows.
+        scale: (N,) what the sources' vectors were multiplied with to come into the target's unit.
+    """
+
+    target: Tensor
+    sources: Tensor
+    report: Outcome
+    reports: Sequence[Outcome]
+    scale: Tensor
+
+
+def measure_evidence(
+    vectors: Vectors,
+    blocks: Blocks,
+    sketch: Sketch,
+    *,
+    weights: Tensor | None = None,
+    borrowed: bool = False,
+    noisy_sources: bool = False,
+) -> Geometry:
+    """The geometry of some vectors and the target's noise.
+
+    Args:
+        vectors: updates, or probes.
+        blocks: the blocks that the rule treats one by one; the model's tensors or their sum.
+        sketch: the sketch that clients used.
+        weights: (N+1,) sample counts, target first.
+        borrowed: do not believe in less noise than the sources' samples show.
+        noisy_sources: take the sources' own noise off their squared lengths (for probes, which
+            stand on a few batches).
+    """
+    geometry = measure(
+        vectors.target,
+        vectors.sources,
+        sketch.blocks,
+        weights=weights,
+        noise=target_noise(vectors, sketch, borrowed=borrowed),
+        batches=vectors.report.batches,
+    )
+    if len(blocks) == 1:
+        geometry = geometry.whole()
+    return without_source_noise(geometry, vectors, blocks) if noisy_sources else geometry
+
+
+def target_noise(vectors: Vectors, sketch: Sketch, *, borrowed: bool) -> Noise | None:
+    """The target's noise from its own report, and from the sources' if borrowed."""
+    own = vectors.report.noise
+    sketches = vectors.report.sketches
+    covariance = None
+    if own is not None and sketches is not None:
+        covariance = covariance_from_sketch(sketch, list(sketches), vectors.sources)
+    size = own
+    if borrowed:
+        lent = _noise_lent(vectors)
+        if lent is not None:
+            size = lent if own is None else torch.maximum(own, lent)
+    if size is None:
+        return None
+    if own is None:
+        return Noise(size)
+    return Noise(own, covariance, batches=vectors.report.batches).scaled_to(size)
+
+
+def _noise_lent(vectors: Vectors) -> Tensor | None:
+    """(K,) mean over sources of their variance per sample, over the target's sample count."""
+    per_sample = [
+        report.noise * factor.square() * report.samples
+        for report, factor in zip(vectors.reports, vectors.scale, strict=True)
+        if report.noise is not None
+    ]
+    if not per_sample:
+        return None
+    return torch.stack(per_sample).mean(0) / vectors.report.samples
+
+
+def without_source_noise(geometry: Geometry, vectors: Vectors, blocks: Blocks) -> Geometry:
+    """Take the sources' noise off the diagonal of the Gram matrix and keep it a Gram matrix.
+
+    ``E‖g_i‖²`` of a noisy source is too large by its noise ``σ_i²``, and so is its distance from
+    everything. What is left may not be positive semidefinite; its negative part is dropped.
+    """
+    noise = torch.stack(
+        [
+            torch.zeros(len(geometry.blocks), dtype=torch.float64)
+            if report.noise is None
+            else _summed(report.noise * factor.square(), len(blocks))
+            for report, factor in zip(vectors.reports, vectors.scale, strict=True)
+        ],
+        dim=1,
+    )
+    gram = geometry.gram.clone()
+    gram[:, 1:, 1:] -= torch.diag_embed(noise)
+    size = gram.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=torch.finfo(gram.dtype).tiny)
+    values, directions = torch.linalg.eigh(gram / size[:, None, None])
+    repaired = directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
+    return replace(geometry, gram=repaired * size[:, None, None])
+
+
+def _summed(per_tensor: Tensor, n_blocks: int) -> Tensor:
+    return per_tensor if len(per_tensor) == n_blocks else per_tensor.sum(0, keepdim=True)

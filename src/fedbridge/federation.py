@@ -1,0 +1,384 @@
+"""The federation: who is there, what a round costs, and what comes back from the clients.
+
+Methods ask it to ``gather`` the clients' work from a point in parameter space; engine, seeds,
+dropout, units and byte counts are settled here, once, for every method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbridge.blocks import Blocks, buffer_copies, parameter_vector
+from fedbridge.data.split import stratified_split
+from fedbridge.engines import Engine, make_engine
+from fedbridge.errors import FedbridgeError, ModelError
+from fedbridge.evidence import Vectors
+from fedbridge.metrics import Metrics, measure_predictions
+from fedbridge.training import TARGET, Job, LocalPlan, Outcome, Workbench, one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.settings import Settings
+
+Buffers = dict[str, Tensor]
+FIRST_ROUND = 2**20
+"""Added to round numbers in seeds, because warm-up rounds are counted down to 0."""
+
+
+class TargetFailedError(FedbridgeError):
+    """The target's training came to nothing; without the target there is nothing to adapt to."""
+
+
+def seed_of(seed: int, round: int, client: int, purpose: int = 0) -> int:
+    """A seed for one purpose of one client in one round, the same in every engine."""
+    words = np.random.SeedSequence((seed, FIRST_ROUND + round, client, purpose))
+    return int(words.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+TRAINING, PROBING, DROPPING, CHOOSING, SPLITTING = range(5)
+
+
+@dataclass(frozen=True)
+class State:
+    """A model as the federation sees it: parameters and buffers."""
+
+    parameters: Tensor
+    buffers: Buffers
+
+    def moved(self, update: Tensor, buffers: Buffers | None = None) -> State:
+        """The model after an update, with new buffers if there are any."""
+        return State(self.parameters + update, self.buffers if buffers is None else buffers)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What came back in a round.
+
+    Attributes:
+        rows: (clients, m) the vectors that came back: the target's first, if it is there.
+        target: the target's outcome; None if it dropped out.
+        sources: index (from 0) and outcome of every source that came back.
+        failures: name of every client that did not, and why.
+    """
+
+    rows: Tensor
+    target: Outcome | None
+    sources: tuple[tuple[int, Outcome], ...]
+    failures: Mapping[str, str]
+
+    @property
+    def source_indices(self) -> list[int]:
+        """Indices of the sources that came back."""
+        return [index for index, _ in self.sources]
+
+    def vectors(self, *, align: bool) -> Vectors:
+        """The vectors in one unit: the only place where updates are rescaled.
+
+        A source's update over (its steps x its learning rate), times the target's.
+        """
+        assert self.target is not None
+        reports = [outcome for _, outcome in self.sources]
+        unit = self.target.time
+        scale = [unit / report.time if align else 1.0 for report in reports]
+        factors = torch.tensor(scale, dtype=torch.float64)
+        theirs = self.rows[1:]
+        if align:
+            theirs.mul_(factors.to(theirs.dtype)[:, None])
+        return Vectors(self.rows[0], theirs, self.target, reports, factors)
+
+
+class Federation:
+    """A task, a model and an engine, ready to gather the work of clients."""
+
+    def __init__(
+        self, task: FederatedTask, model: nn.Module, settings: Settings, seed: int
+    ) -> None:
+        self.task, self.settings, self.seed = task, settings, seed
+        self.initial = State(parameter_vector(model), buffer_copies(model))
+        if self.initial.parameters.dtype != torch.float32:
+            raise ModelError(
+                f"Expected a model of float32 parameters, but got "
+                f"{self.initial.parameters.dtype}: call its .float()."
+            )
+        self.bench = Workbench(
+            model, task, device=settings.device, sketch_size=settings.sketch_size
+        )
+        self.blocks = self.bench.blocks
+        self.rule_blocks = (
+            self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
+        )
+        self.validation, self.target_rows = self._set_validation_aside()
+        self.bytes_up = self.bytes_down = 0
+        self._engine: Engine | None = None
+
+    @property
+    def n_sources(self) -> int:
+        """N."""
+        return len(self.task.sources)
+
+    def name_of(self, client: int) -> str:
+        """A client's name."""
+        return self.bench.sites[client].name
+
+    def open(self, *, slots: int = 1, rows: int | None = None) -> None:
+        """Start the engine with room for so many starting points and jobs at a time."""
+        self.close()
+        self._engine = make_engine(
+            self.bench,
+            slots=slots,
+            rows=rows or self.n_sources + 1,
+            workers=self.settings.workers,
+        )
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def participants(self, round: int) -> list[int]:
+        """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
+        count = max(1, round_half_up(self.settings.participation * self.n_sources))
+        if count == self.n_sources:
+            return list(range(self.n_sources))
+        chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
+        return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
+
+    def plan(self, client: int, round: int) -> LocalPlan:
+        """How a client trains in a round."""
+        warm = round < 1
+        settings = self.settings
+        plan = (
+            settings.target_plan(warm=warm) if client == TARGET else settings.source_plan(warm=warm)
+        )
+        if settings.class_weights is None or self.task.n_classes is None:
+            return plan
+        return replace(plan, class_weights=self._class_weights(client))
+
+    def job(
+        self,
+        round: int,
+        client: int,
+        state: State,
+        *,
+        kind: Literal["train", "probe"] = "train",
+        noise: Literal["none", "size", "sketch"] = "none",
+        slot: int = 0,
+        rows: Tensor | None = None,
+        purpose: int | None = None,
+    ) -> Job:
+        """A piece of work for one client, starting from a state that is (to be) in a slot."""
+        probe = kind == "probe"
+        if rows is None and client == TARGET:
+            rows = self.target_rows
+        number = (PROBING if probe else TRAINING) if purpose is None else purpose
+        return Job(
+            client,
+            replace(self.plan(client, round), noise=noise),
+            seed_of(self.seed, round, client, number),
+            kind,
+            slot,
+            state.buffers,
+            rows,
+            self.settings.probe_batches if probe and client != TARGET else None,
+        )
+
+    def do(self, jobs: Sequence[Job], states: Sequence[State]) -> tuple[list[Outcome], Tensor]:
+        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
+        if self._engine is None:
+            self.open()
+        assert self._engine is not None
+        for slot, state in enumerate(states):
+            self._engine.starts[slot].copy_(state.parameters)
+        outcomes = self._engine.run(jobs)
+        return outcomes, self._engine.results[: len(jobs)]
+
+    def gather(
+        self,
+        round: int,
+        state: State,
+        *,
+        noise: Literal["none", "size", "sketch"] = "size",
+        source_noise: bool = False,
+        probe: bool = False,
+        with_target: bool = True,
+        with_sources: bool = True,
+    ) -> tuple[Gathered, Gathered | None]:
+        """Training, and probes if asked for, of all participants of a round.
+
+        A client that fails, in either, is left out of the round and named.
+
+        Raises:
+            TargetFailedError: the target did not drop out but could not train.
+        """
+        present, failures = self.present(round, with_target=with_target, with_sources=with_sources)
+        theirs: Literal["none", "size"] = "size" if source_noise else "none"
+        wanted = [noise if client == TARGET else theirs for client in present]
+        jobs = [
+            self.job(round, client, state, noise=kept)
+            for client, kept in zip(present, wanted, strict=True)
+        ]
+        if probe:
+            jobs += [
+                self.job(
+                    round, client, state, kind="probe", noise=noise if client == TARGET else "size"
+                )
+                for client in present
+            ]
+        outcomes, rows = self.do(jobs, [state])
+        self.count_bytes(present, outcomes)
+        parts = [outcomes[: len(present)], outcomes[len(present) :]]
+        for part in parts:
+            failures |= self.failures(round, present, part)
+        trained = self._sort(present, parts[0], rows[: len(present)], failures)
+        probed = self._sort(present, parts[1], rows[len(present) :], failures) if probe else None
+        return trained, probed
+
+    def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
+        """A round of FedAvg over the sources, the target watching."""
+        gathered, _ = self.gather(round, state, noise="none", with_target=False)
+        if not gathered.sources:
+            return state, dict(gathered.failures)
+        counts = self.sample_counts(gathered.source_indices)[1:]
+        shares = (counts / counts.sum()).to(gathered.rows.dtype)
+        moved = state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+        return moved, dict(gathered.failures)
+
+    def sample_counts(self, sources: Sequence[int]) -> Tensor:
+        """(n+1,) rows of the target and of these sources."""
+        own = len(self.task.target) if self.target_rows is None else len(self.target_rows)
+        return torch.tensor(
+            [own, *(len(self.task.sources[index]) for index in sources)], dtype=torch.float64
+        )
+
+    def new_buffers(self, state: State, gathered: Gathered) -> Buffers:
+        """Buffers after a round, by the policy that the settings name; never a projection."""
+        policy = self.settings.buffers
+        if policy == "keep" or not state.buffers:
+            return state.buffers
+        theirs = [dict(outcome.buffers) for _, outcome in gathered.sources]
+        own = dict(gathered.target.buffers) if gathered.target is not None else None
+        if policy == "target" and own is not None:
+            return own
+        every = ([own] if own is not None else []) + theirs
+        if not every:
+            return state.buffers
+        return {
+            name: torch.stack([one[name].double() for one in every]).mean(0).to(value.dtype)
+            for name, value in state.buffers.items()
+        }
+
+    def evaluate(self, state: State, site: Site | None = None) -> Metrics:
+        """Measures of a model on the target's test split, or on another set."""
+        chosen = self.task.test if site is None else site
+        return measure_predictions(self.predict(state, chosen), chosen.y, self.task.n_classes)
+
+    def predict(self, state: State, site: Site) -> Tensor:
+        """Outputs of a model for every row of a set."""
+        with one_thread():
+            return self.bench.predict(state.parameters, state.buffers, site)
+
+    def present(
+        self, round: int, *, with_target: bool = True, with_sources: bool = True
+    ) -> tuple[list[int], dict[str, str]]:
+        """Clients that are asked in a round, and those that (by simulation) drop out."""
+        asked = [TARGET] if with_target else []
+        if with_sources:
+            asked += [index + 1 for index in self.participants(round)]
+        if self.settings.dropout == 0:
+            return asked, {}
+        failures = {}
+        for client in asked:
+            chance = np.random.default_rng(seed_of(self.seed, round, client, DROPPING)).random()
+            if chance < self.settings.dropout:
+                failures[self.name_of(client)] = "dropped out"
+        return [client for client in asked if self.name_of(client) not in failures], failures
+
+    def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:
+        """Clients whose work failed, and why; a failure of the target itself ends the run."""
+        failed = {
+            client: outcome.failure
+            for client, outcome in zip(clients, outcomes, strict=False)
+            if outcome.failure is not None
+        }
+        if TARGET in failed and not outcomes[clients.index(TARGET)].lost:
+            raise TargetFailedError(
+                f"The target {self.name_of(TARGET)!r} could not train in round {round}: "
+                f"{failed[TARGET]}. Lower lr_target (or lr), or look at its data."
+            )
+        return {self.name_of(client): reason for client, reason in failed.items()}
+
+    def _sort(
+        self, clients: list[int], outcomes: list[Outcome], rows: Tensor, failures: Mapping[str, str]
+    ) -> Gathered:
+        """Pair what came back with its client; rows are copied only where some are missing."""
+        there = [k for k, client in enumerate(clients) if self.name_of(client) not in failures]
+        kept = rows if len(there) == len(clients) else rows[there]
+        has_target = bool(there) and clients[there[0]] == TARGET
+        return Gathered(
+            kept,
+            outcomes[there[0]] if has_target else None,
+            tuple((clients[k] - 1, outcomes[k]) for k in there if clients[k] != TARGET),
+            failures,
+        )
+
+    def count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
+        """What would cross a network: one model down per client, vectors and statistics up."""
+        vector = 4 * self.blocks.total
+        buffers = sum(
+            buffer.numel() * buffer.element_size() for buffer in self.initial.buffers.values()
+        )
+        self.bytes_down += len(clients) * (vector + buffers)
+        for outcome in outcomes:
+            extras = [t for t in (outcome.noise, outcome.sketches) if t is not None]
+            self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
+        self.bytes_up += len(clients) * buffers
+
+    def _class_weights(self, client: int) -> tuple[float, ...]:
+        given = self.settings.class_weights
+        assert self.task.n_classes is not None
+        if isinstance(given, tuple):
+            if len(given) != self.task.n_classes:
+                raise FedbridgeError(
+                    f"Expected {self.task.n_classes} class weights, but got {len(given)}."
+                )
+            return given
+        if given != "balanced":
+            raise FedbridgeError(
+                f"Expected `class_weights` to be 'balanced' or one number per class, but got "
+                f"{given!r}."
+            )
+        counts = torch.bincount(self.bench.sites[client].y, minlength=self.task.n_classes)
+        present = counts > 0
+        weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
+        return tuple(weights.tolist())
+
+    def _set_validation_aside(self) -> tuple[Site | None, Tensor | None]:
+        """A validation split of the target's training rows, if early stopping needs one."""
+        target = self.task.target
+        if self.settings.early_stopping is None:
+            return None, None
+        count = len(target) - max(1, round_half_up(self.settings.validation_fraction * len(target)))
+        if count < 1:
+            raise FedbridgeError(
+                f"Expected enough target rows to set some aside for early stopping, but there "
+                f"are {len(target)}: leave `early_stopping` out."
+            )
+        strata = None if self.task.n_classes is None else target.y.numpy()
+        chooser = np.random.default_rng(seed_of(self.seed, 0, TARGET, SPLITTING))
+        kept, aside = stratified_split(strata, len(target), count, chooser)
+        rows = torch.from_numpy(aside)
+        validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
+        return validation, torch.from_numpy(kept)
+
+
+def round_half_up(value: float) -> int:
+    """Nearest whole number, halves upwards."""
+    return int(value + 0.5)

@@ -1,0 +1,78 @@
+"""Writing files so that a crash, a full disk or a kill never leaves half of one behind."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.errors import FedbridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class StorageError(FedbridgeError):
+    """A file could not be written (disk full, no permission); what was there before still is."""
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write beside the file, flush to disk, then take its place in one step."""
+    data = content.encode() if isinstance(content, str) else content
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise storage_error(path, error) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and flush it to disk."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """An error that says what to do about it."""
+    advice = (
+        "free some space and go on with --resume"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else "check the folder and its permissions, or choose another with --out"
+    )
+    return StorageError(f"Could not write {path}: {error.strerror or error}; {advice}.")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON without NaN or Inf, which no standard reader accepts: they become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def sha256(data: bytes) -> str:
+    """Checksum of some bytes."""
+    return hashlib.sha256(data).hexdigest()

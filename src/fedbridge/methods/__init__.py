@@ -1,0 +1,59 @@
+"""Methods by name: every rule, and what is more than a rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedbridge import rules
+from fedbridge.errors import OptionError, UnknownNameError, nearest
+from fedbridge.methods.auto import Auto
+from fedbridge.methods.base import Method, Record
+from fedbridge.methods.matched import TargetOnlyMatched
+from fedbridge.methods.ruled import RuleMethod
+from fedbridge.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedbridge.federation import Federation
+
+__all__ = ["Method", "Record", "make", "names", "options_of"]
+
+
+def _adapt(name: str, method: object) -> type[Method]:
+    if isinstance(method, type) and issubclass(method, Method):
+        return method
+    raise OptionError(f"Expected method {name!r} to be a Method, but got {method!r}.")
+
+
+_registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _adapt)
+_registry.add("auto", Auto)
+_registry.add("target-only-matched", TargetOnlyMatched)
+
+
+def names() -> list[str]:
+    """All methods: the recommended one first, then every rule, then the others."""
+    own = _registry.names()
+    return [own[0], *rules.names(), *own[1:]]
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """Options that the method takes besides those of every run."""
+    _check(name)
+    return _registry.get(name).options if name in _registry.names() else rules.get(name).options
+
+
+def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Method:
+    """A method, ready to begin."""
+    _check(name)
+    if name in _registry.names():
+        return _registry.get(name)(federation, options)
+    return RuleMethod(federation, options, rules.get(name))
+
+
+def _check(name: str) -> None:
+    if name not in names():
+        raise UnknownNameError(
+            f"Expected the name of a method, but got {name!r}.{nearest(name, names())} "
+            f"Known: {', '.join(names())}."
+        )

@@ -1,0 +1,39 @@
+"""The control that every claim has to face: the same steps, without any source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from fedbridge import rules
+from fedbridge.methods.ruled import RuleMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from fedbridge.federation import Federation, Gathered
+    from fedbridge.methods.base import Record
+
+FIXED_BETA = ("fedda", "fedgp")
+
+
+class TargetOnlyMatched(RuleMethod):
+    """``target-only`` at the step size, batch size and warm start of the method in ``match``.
+
+    A rule with a fixed ``β`` takes only ``1 − β`` of the target's step. Much of what such a rule
+    gains may be that shorter step and owe nothing to the sources; this control takes it too.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ("match", "beta")
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, {}, rules.get("target-only"))
+        self.match = str(options.get("match", "auto"))
+        beta = torch.as_tensor(options.get("beta", 0.5), dtype=torch.float64).mean()
+        self.step = 1.0 - float(beta) if self.match in FIXED_BETA else 1.0
+
+    def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
+        return self.step * super()._update(trained, probed, record)

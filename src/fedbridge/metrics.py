@@ -1,0 +1,65 @@
+"""How good predictions are, and how sure one can be of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedbridge.training import squared_error
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Measures of a test set; None where a measure does not apply.
+
+    Attributes:
+        loss: cross-entropy or squared error.
+        accuracy: share of right answers in percent; None for regression.
+        balanced_accuracy: mean over classes of the share of right answers, in percent.
+        auc: area under the ROC curve, for two classes that both occur.
+    """
+
+    loss: float
+    accuracy: float | None = None
+    balanced_accuracy: float | None = None
+    auc: float | None = None
+
+
+def measure_predictions(outputs: Tensor, truth: Tensor, n_classes: int | None) -> Metrics:
+    """Measures of a model's outputs (logits, or values for regression) against the truth."""
+    if n_classes is None:
+        return Metrics(loss=float(squared_error(outputs, truth)))
+    right = outputs.argmax(1) == truth
+    recalls = [right[truth == label].double().mean() for label in truth.unique()]
+    positive = outputs[:, 1] - outputs[:, 0] if n_classes == 2 else None
+    return Metrics(
+        loss=float(functional.cross_entropy(outputs, truth)),
+        accuracy=100 * float(right.double().mean()),
+        balanced_accuracy=100 * float(torch.stack(recalls).mean()),
+        auc=None if positive is None else area_under_roc(positive, truth),
+    )
+
+
+def area_under_roc(score: Tensor, truth: Tensor) -> float | None:
+    """Chance that a random positive scores above a random negative; ties count half."""
+    values, group = score.double().unique(return_inverse=True)
+    counts = torch.zeros((2, len(values)), dtype=torch.float64)
+    counts.index_put_((truth.long(), group), torch.ones(len(score)).double(), accumulate=True)
+    negatives, positives = counts
+    if not bool(negatives.any()) or not bool(positives.any()):
+        return None
+    below = negatives.cumsum(0) - negatives / 2
+    return float((positives * below).sum() / (positives.sum() * negatives.sum()))
+
+
+def wilson_interval(percent: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Confidence interval of a percentage over ``count`` samples (Wilson's score interval)."""
+    share = percent / 100
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return 100 * max(0.0, (centre - spread) / scale), 100 * min(1.0, (centre + spread) / scale)

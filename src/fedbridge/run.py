@@ -1,0 +1,308 @@
+"""``fedbridge.run``: the round loop, its history, and a folder that survives being killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fedbridge
+from fedbridge import methods
+from fedbridge.blocks import load_buffers, load_parameter_vector
+from fedbridge.checkpoint import Checkpoint
+from fedbridge.data.load import load_task
+from fedbridge.errors import OptionError
+from fedbridge.federation import Federation, State, seed_of
+from fedbridge.methods.base import Method, Record
+from fedbridge.metrics import wilson_interval
+from fedbridge.models import build_model
+from fedbridge.rundir import FORMAT, RunFolder, fingerprint
+from fedbridge.settings import Settings, split_options
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedbridge.data.task import FederatedTask
+
+SCORED_ROUNDS = 5
+"""The score is the mean over the last so many rounds, never the best one."""
+
+INITIALISING = 50
+
+Line = dict[str, Any]
+Callback = Callable[[Line], object]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        accuracy: mean of the last 5 rounds in percent; None for regression.
+        history: one record per round.
+        summary: the run in a few numbers, as in ``summary.json``.
+        model: the target's model.
+        out: the run's folder, if it was written.
+    """
+
+    accuracy: float | None
+    history: list[Line]
+    summary: dict[str, Any]
+    model: nn.Module
+    out: Path | None = None
+
+
+def run(
+    task: FederatedTask | str,
+    method: str = "auto",
+    rounds: int = 50,
+    seed: int = 0,
+    engine: str = "local",
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> RunResult:
+    """Train a federation for its target.
+
+    Args:
+        task: a task, or what ``load_task`` takes.
+        method: a name of ``fedbridge.methods.names()``.
+        rounds: rounds after the warm-up.
+        seed: of the initial model and of everything random in training.
+        engine: ``local``: clients run in this process and in worker processes.
+        out: folder for configuration, history, checkpoints, model and report; None keeps nothing.
+        resume: go on with the run in ``out``, or start it if there is none.
+        callbacks: called with every round's record.
+        **options: options of the run (``Settings``) and of the method.
+
+    Example:
+        >>> result = run("digits-noise", method="fedda", rounds=3, workers=1)
+        >>> len(result.history)
+        3
+    """
+    if engine != "local":
+        raise OptionError(f"Expected `engine` to be 'local', but got {engine!r}.")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise OptionError(f"Expected `rounds` to be a whole number above 0, but got {rounds!r}.")
+    loaded = load_task(task, seed=seed) if isinstance(task, str) else task
+    settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
+    playing = _Run(loaded, method, rounds, seed, settings, own, callbacks)
+    return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)
+
+
+@dataclass
+class _Run:
+    """One run: everything between its configuration and its result."""
+
+    task: FederatedTask
+    method: str
+    rounds: int
+    seed: int
+    settings: Settings
+    options: dict[str, Any]
+    callbacks: Sequence[Callback]
+    history: list[Line] = field(default_factory=list)
+    best: float = float("inf")
+    since_best: int = 0
+
+    def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
+        """Start or resume, play all rounds, write the result."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self.seed, 0, 0, INITIALISING))
+            model = build_model(self.settings.model or self.task.model, self.task)
+        delivered = deepcopy(model)
+        federation = Federation(self.task, model, self.settings, self.seed)
+        player = methods.make(self.method, federation, self.options)
+        first = 1 - self.settings.warmup
+        if folder is not None:
+            folder.claim(self.config(), resume=resume)
+            folder.write_task(self.task)
+            first = self._take_up(folder, player, first)
+        begun = time.perf_counter()
+        try:
+            slots, rows = player.room()
+            federation.open(slots=slots, rows=rows)
+            for number in range(first, self.rounds + 1):
+                if self._stopped_early():
+                    break
+                self._play(number, federation, player, folder)
+        finally:
+            federation.close()
+        load_parameter_vector(delivered, player.state.parameters)
+        if player.state.buffers:
+            load_buffers(delivered, player.state.buffers)
+        summary = self.summarise(federation, time.perf_counter() - begun)
+        if folder is not None:
+            folder.write_result(delivered, summary)
+        return RunResult(
+            summary["accuracy"],
+            self.history,
+            summary,
+            delivered,
+            None if folder is None else folder.path,
+        )
+
+    def config(self) -> dict[str, Any]:
+        """What the run is, in full: two runs with the same configuration give the same bits."""
+        return {
+            "format": FORMAT,
+            "version": fedbridge.__version__,
+            "task": self.task.name,
+            "target": self.task.target.name,
+            "sources": list(self.task.source_names),
+            "method": self.method,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "data_sha256": fingerprint(self.task),
+            "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
+            "options": {name: _plain(value) for name, value in self.options.items()},
+            "model": {
+                "name": self.settings.model or self.task.model,
+                "input_shape": list(self.task.input_shape),
+                "outputs": self.task.outputs,
+                "n_classes": self.task.n_classes,
+                "class_names": None
+                if self.task.class_names is None
+                else list(self.task.class_names),
+            },
+        }
+
+    def summarise(self, federation: Federation, seconds: float) -> dict[str, Any]:
+        """The run in a few numbers."""
+        played = [line for line in self.history if line["round"] >= 1]
+        last = played[-SCORED_ROUNDS:]
+
+        def mean(name: str) -> float | None:
+            values = [line[name] for line in last if line[name] is not None]
+            return sum(values) / len(values) if values else None
+
+        accuracy, count = mean("accuracy"), len(self.task.test)
+        loss = mean("loss")
+        return {
+            "task": self.task.name,
+            "target": self.task.target.name,
+            "sources": list(self.task.source_names),
+            "method": self.method,
+            "seed": self.seed,
+            "rounds": len(played),
+            "accuracy": accuracy,
+            "accuracy_last": played[-1]["accuracy"] if played else None,
+            "accuracy_interval": None if accuracy is None else wilson_interval(accuracy, count),
+            "balanced_accuracy": mean("balanced_accuracy"),
+            "auc": mean("auc"),
+            "loss": loss,
+            "score": None if accuracy is not None or loss is None else -loss,
+            "n_test": count,
+            "n_target": len(self.task.target),
+            "n_sources": {site.name: len(site) for site in self.task.sources},
+            "stopped_early": len(played) < self.rounds,
+            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "bytes_down": sum(line["bytes_down"] for line in self.history),
+            "parameters": federation.blocks.total,
+            "notes": list(self.task.notes),
+            "seconds": seconds,
+            "version": fedbridge.__version__,
+        }
+
+    def _play(
+        self, round: int, federation: Federation, player: Method, folder: RunFolder | None
+    ) -> None:
+        federation.bytes_up = federation.bytes_down = 0
+        warm = round < 1
+        if warm:
+            record = Record()
+            begun = time.perf_counter()
+            player.state, record.failures = federation.warm_up(round, player.state)
+            record.seconds_train = time.perf_counter() - begun
+        else:
+            if round == 1:
+                player.begin(player.state)
+            record = player.play(round)
+        line = self._line(round, federation, player.state, record)
+        self.history.append(line)
+        if not warm:
+            self._watch(line)
+        if folder is not None:
+            folder.add_round(line)
+            folder.save_checkpoint(self._checkpoint(round, player))
+        for callback in self.callbacks:
+            callback(line)
+
+    def _line(self, round: int, federation: Federation, state: State, record: Record) -> Line:
+        begun = time.perf_counter()
+        measured = asdict(federation.evaluate(state))
+        validation = None
+        if federation.validation is not None:
+            validation = federation.evaluate(state, federation.validation).loss
+        seconds_eval = time.perf_counter() - begun
+        told = asdict(record)
+        extra = told.pop("extra")
+        return {
+            "round": round,
+            "phase": "warm-up" if round < 1 else "training",
+            **measured,
+            **told,
+            **extra,
+            "validation_loss": validation,
+            "seconds_eval": seconds_eval,
+            "bytes_up": federation.bytes_up,
+            "bytes_down": federation.bytes_down,
+        }
+
+    def _watch(self, line: Line) -> None:
+        loss = line["validation_loss"]
+        if loss is None:
+            return
+        if loss < self.best:
+            self.best, self.since_best = loss, 0
+        else:
+            self.since_best += 1
+
+    def _stopped_early(self) -> bool:
+        patience = self.settings.early_stopping
+        return patience is not None and self.since_best >= patience
+
+    def _checkpoint(self, round: int, player: Method) -> Checkpoint:
+        state = player.state
+        tensors = {"parameters": state.parameters}
+        tensors |= {f"buffers.{name}": value for name, value in state.buffers.items()}
+        if round >= 1:
+            tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
+        facts = player.facts() if round >= 1 else {}
+        return Checkpoint(round, tensors, {"lines": len(self.history), "method": facts})
+
+    def _take_up(self, folder: RunFolder, player: Method, first: int) -> int:
+        """Go on from the newest checkpoint; the first round to play."""
+        found = folder.load_checkpoint()
+        if found is None:
+            folder.rewind([])
+            return first
+        checkpoint, self.history = found
+        folder.rewind(self.history)
+        for line in self.history:
+            if line["round"] >= 1:
+                self._watch(line)
+        tensors = checkpoint.tensors
+        buffers = _under("buffers.", tensors)
+        state = State(tensors["parameters"], buffers)
+        if checkpoint.round < 1:
+            player.state = state
+        else:
+            player.begin(state)
+            player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
+        return checkpoint.round + 1
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,163 @@
+"""The folder of a run: what is in it, who may write to it, how to take it up again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from safetensors.torch import save
+
+from fedbridge.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedbridge.errors import FedbridgeError
+from fedbridge.files import append_line, to_json, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from fedbridge.data.task import FederatedTask
+
+FORMAT = 1
+MAY_DIFFER = ("rounds", "version")
+"""Entries of the configuration that may change when a run is taken up again."""
+
+
+class RunFolderError(FedbridgeError):
+    """The folder holds something else than the run that is to be written there."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Reads and writes the files of one run; every write is atomic."""
+
+    path: Path
+
+    def claim(self, config: dict[str, Any], *, resume: bool) -> None:
+        """Take the folder for this run, or refuse if it holds another one."""
+        there = self.config()
+        if there is None:
+            if self.path.exists() and any(self.path.iterdir()):
+                raise RunFolderError(
+                    f"Expected an empty or new folder for the run, but {self.path} holds other "
+                    f"files: choose another with --out."
+                )
+        else:
+            self._check_same(there, config)
+            if not resume:
+                raise RunFolderError(
+                    f"Expected a new folder, but {self.path} already holds this run: add --resume "
+                    f"to go on with it, or choose another folder with --out."
+                )
+        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+
+    def config(self) -> dict[str, Any] | None:
+        """The run's configuration; None if there is no run here."""
+        file = self.path / "config.toml"
+        if not file.exists():
+            return None
+        try:
+            config = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise RunFolderError(f"Could not read {file}: {error}.") from error
+        if config.get("format") != FORMAT:
+            raise RunFolderError(
+                f"Expected a run of format {FORMAT}, but {self.path} has format "
+                f"{config.get('format')}: use the version of fedbridge that wrote it."
+            )
+        return config
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run; None if it is not finished."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            return None
+        summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return summary
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds so far; a half-written last line is left out."""
+        file = self.path / "history.jsonl"
+        if not file.exists():
+            return []
+        lines = []
+        for text in file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return lines
+
+    def add_round(self, line: dict[str, Any]) -> None:
+        """Append a round to the history."""
+        append_line(self.path / "history.jsonl", to_json(line))
+
+    def rewind(self, history: list[dict[str, Any]]) -> None:
+        """Make the history end where a checkpoint does."""
+        text = "".join(to_json(line) + "\n" for line in history)
+        write_atomically(self.path / "history.jsonl", text)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep what the run needs to go on."""
+        save_checkpoint(self.path / "checkpoint", checkpoint)
+
+    def load_checkpoint(self) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
+        """The newest whole checkpoint and the history up to it."""
+        checkpoint = load_checkpoint(self.path / "checkpoint")
+        if checkpoint is None:
+            return None
+        history = [line for line in self.history() if line["round"] <= checkpoint.round]
+        if len(history) != checkpoint.facts["lines"]:
+            raise RunFolderError(
+                f"Expected {checkpoint.facts['lines']} rounds in {self.path / 'history.jsonl'}, "
+                f"but found {len(history)}: the file was changed; start again in a new folder."
+            )
+        return checkpoint, history
+
+    def write_task(self, task: FederatedTask) -> None:
+        """Which rows are where, and how new rows are to be treated."""
+        write_atomically(self.path / "manifest.json", to_json(dict(task.manifest), indent=1))
+        if task.preprocessing is not None:
+            write_atomically(self.path / "preprocessing.json", task.preprocessing.to_json())
+
+    def write_result(self, model: nn.Module, summary: dict[str, Any]) -> None:
+        """The model, then the summary that marks the run as finished."""
+        tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+        write_atomically(
+            self.path / "model.safetensors", save(tensors, metadata={"format": str(FORMAT)})
+        )
+        write_atomically(self.path / "summary.json", to_json(summary, indent=1))
+
+    def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
+        ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
+        keys = sorted({*there, *ours} - set(MAY_DIFFER))
+        different = [key for key in keys if there.get(key) != ours.get(key)]
+        if different:
+            raise RunFolderError(
+                f"Expected a folder for this run, but {self.path} holds a different one (other "
+                f"{', '.join(different)}): choose another folder with --out."
+            )
+
+
+def fingerprint(task: FederatedTask) -> str:
+    """Checksum of all rows of a task, so that a run is not resumed on other data."""
+    digest = hashlib.sha256()
+    for site in (*task.sources, task.target, task.test):
+        digest.update(site.name.encode())
+        for values in (site.x, site.y):
+            digest.update(str((values.dtype, tuple(values.shape))).encode())
+            digest.update(values.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is None is left out."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return value

@@ -1,0 +1,116 @@
+"""One function for every kind of task: by name, file, folder or task file."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbridge.data.load import load_task, registry
+from fedbridge.data.task import FederatedTask
+from fedbridge.errors import DataError, OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.models import build_model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_built_in_task_loads_and_fits_its_model(name):
+    task = load_task(name)
+    assert task.name == name
+    build_model(task.model, task)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'digits-noise'"):
+        load_task("digit-noise")
+
+
+def test_an_unknown_option_suggests_the_nearest():
+    with pytest.raises(
+        UnknownOptionError, match=r"Did you mean 'label_column'\? Known: site_column"
+    ):
+        load_task(EXAMPLES / "hospitals" / "hospitals.csv", target="x", lable_column="disease")
+
+
+def test_a_built_in_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "digits-noise").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_task("digits-noise").n_classes == 10
+    with pytest.raises(DataError, match="none of them"):
+        load_task("./digits-noise/.")
+
+
+@pytest.mark.parametrize("path", ["nowhere.csv", "no/where", "nowhere.toml"])
+def test_a_path_to_nothing_is_refused(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="there is none"):
+        load_task(path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "data.parquet").write_text("")
+    with pytest.raises(DataError, match=r"a \.csv, a \.toml or a folder"):
+        load_task(tmp_path / "data.parquet")
+
+
+def test_a_folder_of_several_kinds_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("")
+    (tmp_path / "photo").mkdir()
+    with pytest.raises(DataError, match="one CSV per site and domain/class"):
+        load_task(tmp_path)
+
+
+def test_another_package_may_bring_tasks_with_options_of_their_own(monkeypatch):
+    def factory(target=None, seed=0, **options: object) -> FederatedTask:
+        return load_task("digits-noise", target, seed, **options)
+
+    monkeypatch.setitem(registry._entries, "mine", factory)
+    assert len(load_task("mine", n_target=12).target) == 12
+
+
+class TestTaskFile:
+    @pytest.fixture
+    def write(self, tmp_path):
+        def text(content: str) -> Path:
+            file = tmp_path / "task.toml"
+            file.write_text(content)
+            return file
+
+        return text
+
+    def test_it_names_data_options_and_run_defaults(self):
+        task = load_task(EXAMPLES / "hospitals" / "hospitals.toml")
+        assert (task.target.name, len(task.target), task.model) == ("Northgate", 20, "mlp:16")
+        assert task.source_names == ("Hillcrest", "Lakeside", "Riverside")
+        assert task.class_names == ("no", "yes")
+        assert task.defaults["lr"] == 0.05
+        build_model(task.model, task)
+
+    def test_arguments_win_over_the_file(self):
+        file = EXAMPLES / "hospitals" / "hospitals.toml"
+        task = load_task(str(file), target="Lakeside", n_target=7, seed=1)
+        assert (task.target.name, len(task.target), task.manifest["seed"]) == ("Lakeside", 7, 1)
+
+    def test_it_may_name_a_built_in_task_and_keeps_its_defaults(self, write):
+        task = load_task(write('[task]\nname = "digits-noise"\nnoise = 0.1\n[run]\nlr = 0.5\n'))
+        assert task.defaults["lr"] == 0.5
+        assert task.defaults["batch_size"] == load_task("digits-noise").defaults["batch_size"]
+        assert task.model == "mlp"
+
+    @pytest.mark.parametrize(
+        ("content", "error", "message"),
+        [
+            ("[task", DataError, "TOML file, but it cannot be read"),
+            ("", DataError, "neither"),
+            ('[task]\nname = "a"\npath = "b"', DataError, "both"),
+            ('[tasks]\nname = "a"', DataError, r"\[tasks\]\. Did you mean 'task'"),
+            ("task = 3", DataError, r"a table \[task\]"),
+            ('[task]\npath = "task.toml"', DataError, "another task file"),
+            ('[task]\npath = "none.csv"', DataError, "there is none"),
+            ('[task]\nname = "digits-noise"\nnosie = 1', UnknownOptionError, "'noise'"),
+            ('[task]\nname = "digits-noise"\nseed = 1', UnknownOptionError, "'seed'"),
+            ('[task]\nname = "digits-noise"\n[run]\nmodel = 3', OptionError, "`model`"),
+        ],
+    )
+    def test_a_file_that_says_something_else_is_refused(self, write, content, error, message):
+        with pytest.raises(error, match=message):
+            load_task(write(content))

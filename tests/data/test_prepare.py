@@ -1,0 +1,21 @@
+"""What happens to a batch on its way to the model."""
+
+import pickle
+
+import pytest
+import torch
+
+from fedbridge.data.prepare import AddNoise, PixelsToUnit
+
+
+def test_noise_is_drawn_anew_and_decided_by_the_generator():
+    x, generator = torch.zeros(1000, 4), torch.Generator().manual_seed(0)
+    first, second = AddNoise(0.5)(x, generator), AddNoise(0.5)(x, generator)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, AddNoise(0.5)(x, torch.Generator().manual_seed(0)))
+    assert first.std().item() == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("prepare", [AddNoise(0.5), PixelsToUnit()])
+def test_preparations_reach_worker_processes(prepare):
+    assert pickle.loads(pickle.dumps(prepare)) == prepare

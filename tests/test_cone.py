@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+import torch
+from helpers import assert_close, nearest_in_cone as cone_by_scipy, nearest_in_hull as hull_by_faces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbridge.cone import nearest_in_cone, nearest_in_hull
+
+
+def vectors(seed, n, m):
+    """A target and n sources of normal entries in m dimensions."""
+    both = torch.randn(n + 1, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return both[0], both[1:]
+
+
+def in_cone(target, sources):
+    return nearest_in_cone(sources @ sources.T, sources @ target)
+
+
+def in_hull(target, sources):
+    differences = sources - target
+    return nearest_in_hull(differences @ differences.T)
+
+
+def assert_as_near(target, point, best):
+    """The point is as near to the target as the best one known, to 1e-11 of the lengths."""
+    best = torch.from_numpy(best)
+    size = float(target.square().sum() + best.square().sum())
+    excess = float((target - point).square().sum() - (target - best).square().sum())
+    assert excess <= 1e-11 * size
+
+
+def assert_cone_optimal(target, sources, tolerance=1e-9):
+    """Coefficients fulfil the KKT conditions of the cone problem and match SciPy's distance."""
+    coefficients = in_cone(target, sources)
+    assert bool(coefficients.isfinite().all())
+    assert bool((coefficients >= 0).all())
+    lengths = sources.norm(dim=1)
+    lengths[lengths == 0] = 1.0
+    point = coefficients @ sources
+    gain = sources @ (target - point) / lengths / target.norm()
+    assert float(gain.max()) <= tolerance
+    assert bool((gain[coefficients > 0].abs() <= tolerance).all())
+    assert_as_near(target, point, cone_by_scipy(target.numpy(), sources.numpy()))
+    return coefficients
+
+
+def duplicated(sources):
+    return torch.cat((sources, sources))
+
+
+def nearly_duplicated(sources):
+    return torch.cat((sources, sources + 1e-9 * sources.flip(0)))
+
+
+def wildly_scaled(sources):
+    return sources * torch.logspace(-30, 30, len(sources), dtype=torch.float64)[:, None]
+
+
+def opposed(sources):
+    return torch.cat((sources, -sources))
+
+
+def nearly_opposed(sources):
+    return torch.cat((sources, -sources + 1e-3 * sources.flip(0)))
+
+
+def with_zeros(sources):
+    return torch.cat((sources, torch.zeros_like(sources[:2])))
+
+
+def dependent(sources):
+    return torch.cat((sources, sources[:1] + sources[1:2], 2 * sources[:1] + 3 * sources[2:3]))
+
+
+NASTY = [
+    duplicated,
+    nearly_duplicated,
+    wildly_scaled,
+    opposed,
+    nearly_opposed,
+    with_zeros,
+    dependent,
+]
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 12), m=st.integers(1, 15))
+def test_the_cone_point_is_optimal(seed, n, m):
+    assert_cone_optimal(*vectors(seed, n, m))
+
+
+@pytest.mark.parametrize("spoil", NASTY)
+@pytest.mark.parametrize("n", [3, 15])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cone_point_is_optimal_on_nasty_problems(spoil, n, seed):
+    target, sources = vectors(seed, n, 20)
+    assert_cone_optimal(target, spoil(sources))
+
+
+def test_thirty_sources_in_many_dimensions():
+    for seed in range(10):
+        assert_cone_optimal(*vectors(seed, 30, 200))
+        assert_cone_optimal(*vectors(seed, 30, 10))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_target_may_be_of_any_scale(scale):
+    target, sources = vectors(0, 5, 9)
+    assert_close(in_cone(scale * target, sources) / scale, in_cone(target, sources), rtol=1e-10)
+
+
+def test_the_coefficient_undoes_the_scale_of_its_source():
+    target, sources = vectors(3, 4, 9)
+    scales = torch.tensor([1e-30, 1.0, 1e30, 7.0], dtype=torch.float64)
+    scaled = in_cone(target, scales[:, None] * sources)
+    assert_close(scaled * scales, in_cone(target, sources), rtol=1e-9)
+
+
+def test_a_single_source_is_the_plain_projection_or_nothing():
+    source = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    assert_close(in_cone(torch.tensor([3.0, 1.0], dtype=torch.float64), source), [1.5], rtol=1e-11)
+    assert_close(in_cone(torch.tensor([-3.0, 1.0], dtype=torch.float64), source), [0.0])
+
+
+def test_equal_sources_share_equally():
+    target, sources = vectors(0, 1, 6)
+    target = target + 3 * sources[0]
+    coefficients = in_cone(target, sources.expand(4, -1))
+    assert_close(coefficients, coefficients.mean().expand(4), rtol=1e-3)
+
+
+def test_nothing_is_near_when_all_sources_are_opposed_or_zero_or_the_target_is_zero():
+    target, sources = vectors(0, 4, 6)
+    signs = -torch.sign(sources @ target)[:, None]
+    assert in_cone(target, signs * sources).tolist() == [0.0] * 4
+    assert in_cone(target, 0 * sources).tolist() == [0.0] * 4
+    assert in_cone(0 * target, sources).tolist() == [0.0] * 4
+
+
+def assert_hull_optimal(target, sources):
+    shares = in_hull(target, sources)
+    assert bool(shares.isfinite().all())
+    assert bool((shares >= 0).all())
+    assert_close(shares.sum(), 1.0)
+    assert_as_near(target, shares @ sources, hull_by_faces(target.numpy(), sources.numpy()))
+    return shares
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 5), m=st.integers(1, 7))
+def test_the_hull_point_is_the_best_of_all_faces(seed, n, m):
+    assert_hull_optimal(*vectors(seed, n, m))
+
+
+@pytest.mark.parametrize("spoil", [duplicated, nearly_duplicated, opposed, with_zeros, dependent])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_hull_point_is_the_best_of_all_faces_on_nasty_problems(spoil, seed):
+    target, sources = vectors(seed, 3, 8)
+    assert_hull_optimal(target, spoil(sources))
+
+
+@pytest.mark.parametrize("distance", [1e-6, 1e-3, 1e3, 1e6])
+def test_one_source_much_nearer_or_farther_than_the_others(distance):
+    target, sources = vectors(4, 4, 6)
+    sources[0] = target + distance * sources[0]
+    assert_hull_optimal(target, sources)
+
+
+def test_thirty_sources_fulfil_the_conditions_of_the_nearest_hull_point():
+    for seed in range(10):
+        target, sources = vectors(seed, 30, 40)
+        shares = in_hull(target, sources)
+        towards = (sources - target) @ (shares @ sources - target)
+        nearest = float((shares @ sources - target).square().sum())
+        assert float(towards.min()) >= nearest * (1 - 1e-9)
+        assert_close(towards[shares > 0], np.full(int((shares > 0).sum()), nearest), rtol=1e-9)
+
+
+def test_sources_at_the_target_take_everything():
+    target, sources = vectors(5, 4, 6)
+    sources[1] = sources[3] = target
+    assert in_hull(target, sources).tolist() == [0.0, 0.5, 0.0, 0.5]

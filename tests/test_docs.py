@@ -1,0 +1,47 @@
+"""What the documents show is run, word for word."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import fedbridge as fb
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _registry_restored(monkeypatch):
+    registry = fb.rules._registry
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+def python_blocks(document: str) -> str:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/new-rule.md"])
+def test_python_in_a_document_runs(document):
+    exec(compile(python_blocks(document), document, "exec"), {"__name__": "document"})
+
+
+def test_the_documented_rule_is_registered_by_its_name():
+    test_python_in_a_document_runs("docs/new-rule.md")
+    assert fb.rules.get("nearest").options == ("caution",)
+
+
+def test_links_of_the_documents_lead_to_files():
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_the_core_tour_shows_every_rule(capsys):
+    tour = runpy.run_path(str(ROOT / "examples/core_tour.py"))
+    tour["main"].__globals__["DRAWS"] = 3
+    tour["main"]()
+    shown = capsys.readouterr().out
+    assert "fedgp-joint" in shown
+    assert "errs least" in shown

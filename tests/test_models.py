@@ -1,0 +1,212 @@
+"""The networks: the paper's sizes, own models, and models that do not fit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedbridge.data.task import FederatedTask
+from fedbridge.errors import ModelError, UnknownNameError
+from fedbridge.models import build_model, split_model
+
+
+def task_of(shape: tuple[int, ...], n_classes: int = 10) -> FederatedTask:
+    x = torch.rand(2 * n_classes, *shape)
+    y = torch.arange(n_classes).repeat(2)
+    return FederatedTask.from_arrays([(x, y)], (x, y), (x, y))
+
+
+def regression_of(y: torch.Tensor) -> FederatedTask:
+    x = torch.rand(len(y), 4)
+    return FederatedTask.from_arrays([(x, y)], (x, y), (x, y))
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_cnn_for_28x28_is_the_papers():
+    model = build_model("cnn", task_of((1, 28, 28)))
+    assert parameters(model) == 44_426
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim > 1] == [
+        (6, 1, 5, 5),
+        (16, 6, 5, 5),
+        (120, 256),
+        (84, 120),
+        (10, 84),
+    ]
+
+
+def test_the_cnn_for_32x32x3_has_the_papers_full_layer():
+    model = build_model("cnn", task_of((3, 32, 32)))
+    assert (120, 400) in [tuple(p.shape) for p in model.parameters()]
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4), (1, 8, 8), (3, 16, 21), (28, 28), (3, 64, 224)])
+def test_the_cnn_adapts_to_other_sizes_and_stays_small(shape):
+    model = build_model("cnn", task_of(shape, n_classes=3))
+    assert parameters(model) < 200_000
+
+
+def test_the_mlp_has_64_hidden_units_unless_told():
+    task = task_of((1, 8, 8))
+    assert parameters(build_model("mlp", task)) == 64 * 64 + 64 + 64 * 10 + 10
+    assert parameters(build_model("mlp:5", task)) == 64 * 5 + 5 + 5 * 10 + 10
+
+
+def test_linear_is_logistic_regression_on_flat_inputs():
+    assert parameters(build_model("linear", task_of((2, 3), n_classes=4))) == 6 * 4 + 4
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_features_then_head_is_the_whole_model(name):
+    task = task_of((1, 8, 8))
+    model = build_model(name, task)
+    features, head = split_model(model)
+    torch.testing.assert_close(head(features(task.test.x)), model(task.test.x))
+    assert parameters(features) + parameters(head) == parameters(model)
+
+
+def test_a_model_without_features_cannot_be_split():
+    with pytest.raises(ModelError, match=r"`features` and `head`.*use mlp or cnn"):
+        split_model(build_model("linear", task_of((4,))))
+
+
+def test_the_seed_before_building_decides_the_parameters():
+    task = task_of((1, 28, 28))
+    built = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        built.append(build_model("cnn", task).state_dict())
+    assert all(torch.equal(built[0][key], built[1][key]) for key in built[0])
+
+
+def test_checking_the_fit_leaves_random_state_mode_and_statistics_alone():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.last = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(self.norm(x + torch.randn_like(x)))
+
+    model = Noisy()
+    model.norm.eval()
+    task = task_of((4,), n_classes=3)
+    state = torch.get_rng_state()
+    built = build_model(model, task)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert built.training
+    assert not built.norm.training
+    assert int(built.norm.num_batches_tracked) == 0
+
+
+def test_a_ready_module_is_copied():
+    own = nn.Linear(4, 3)
+    built = build_model(own, task_of((4,), n_classes=3))
+    assert built is not own
+    assert torch.equal(built.weight, own.weight)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        lambda task: nn.Linear(4, task.outputs),
+        lambda: nn.Linear(4, 3),
+        lambda width=4: nn.Linear(width, 3),
+        lambda task=None: nn.Linear(4, task.outputs),
+    ],
+)
+def test_a_function_gets_the_task_if_it_wants_it(factory):
+    assert isinstance(build_model(factory, task_of((4,), n_classes=3)), nn.Linear)
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """Writes an importable module into the current folder, and forgets it afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(text: str) -> None:
+        (tmp_path / "own_net.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "own_net", raising=False)
+
+    yield write
+    sys.modules.pop("own_net", None)
+
+
+def test_module_colon_function_is_found_in_the_current_folder(own_module):
+    own_module("from torch import nn\ndef make(task):\n    return nn.Linear(4, task.outputs)\n")
+    assert build_model("own_net:make", task_of((4,), n_classes=3)).out_features == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "message"),
+    [
+        ("", "own_net:make", "to have a function 'make'"),
+        ("", "no_such_module:make", "import 'no_such_module'.*Run from the folder"),
+        ("1 / 0", "own_net:make", "ZeroDivisionError"),
+        ("def make(): return 3", "own_net:make", "return a torch.nn.Module.*returned int"),
+        ("def make(task): return task.nothing", "own_net:make", "AttributeError"),
+    ],
+)
+def test_a_model_that_cannot_be_built_says_why(own_module, text, spec, message):
+    own_module(text)
+    with pytest.raises(ModelError, match=message):
+        build_model(spec, task_of((4,)))
+
+
+def test_an_output_size_that_does_not_fit_is_refused():
+    with pytest.raises(ModelError, match=r"3 outputs, one per class.*returned \(2, 5\)"):
+        build_model(nn.Linear(4, 5), task_of((4,), n_classes=3))
+
+
+def test_an_input_size_that_does_not_fit_is_refused():
+    with pytest.raises(ModelError, match=r"batches of shape \(n, 4\)"):
+        build_model(nn.Linear(5, 3), task_of((4,), n_classes=3))
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(ModelError, match="parameters to train"):
+        build_model(nn.Flatten(), task_of((3,), n_classes=3))
+
+
+def test_regression_takes_one_column_or_none():
+    task = regression_of(torch.rand(6))
+    assert build_model("mlp", task)(task.test.x).shape == (6, 1)
+    build_model(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), task)
+    with pytest.raises(ModelError, match=r"1 output\(s\)"):
+        build_model(nn.Linear(4, 2), task)
+
+
+def test_regression_of_several_values_has_as_many_outputs():
+    assert build_model("linear", regression_of(torch.rand(6, 3))).head.out_features == 3
+
+
+@pytest.mark.parametrize("spec", ["mlp:0", "mlp:-3", "mlp:", "cnn:3", "linear:2"])
+def test_a_size_that_makes_no_sense_is_refused(spec):
+    with pytest.raises(ModelError, match="Expected"):
+        build_model(spec, task_of((1, 8, 8)))
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'mlp'"):
+        build_model("mpl", task_of((4,)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [((5,), "use 'mlp' or 'linear'"), ((28, 28, 3), "channels first")]
+)
+def test_the_cnn_wants_images(shape, message):
+    with pytest.raises(ModelError, match=message):
+        build_model("cnn", task_of(shape))
+
+
+def test_the_example_of_an_own_model_fits(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1] / "examples" / "own_model")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model = build_model("my_model:build", task_of((1, 8, 8)))
+    split_model(model)
+    sys.modules.pop("my_model")

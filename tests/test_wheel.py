@@ -1,0 +1,56 @@
+"""The wheel, installed alone into an empty environment outside the repository, works."""
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+USE_IT = """
+import json, torch, fedbridge as fb
+found = fb.aggregate("fedgp", target=torch.tensor([4.0, 2.0]), sources=torch.tensor([[2.0, 0.0]]))
+print(json.dumps({"file": fb.__file__, "version": fb.__version__, "update": found.tolist()}))
+"""
+
+
+def run(*command, cwd):
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder)
+    run(*build, cwd=ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_works_in_an_empty_environment_outside_the_repository(wheel, tmp_path):
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        ROOT / "constraints.txt",
+        wheel,
+        cwd=tmp_path,
+    )
+    seen = json.loads(run(python, "-I", "-c", USE_IT, cwd=tmp_path))
+    assert Path(seen["file"]).is_relative_to(environment)
+    assert seen["version"] == wheel.name.split("-")[1]
+    assert seen["update"] == [4.0, 1.0]
