@@ -29,6 +29,7 @@ lint: $(READY)  ## ruff and mypy
 
 bench: $(READY)  ## speed and memory, as ratios to bare passes over the same data
 	$(BIN)/python benchmarks/aggregate.py
+	$(BIN)/python benchmarks/round.py
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,3 +1,5 @@
+"""One update out of many: right on every input, of any type, layout and scale."""
+
 import inspect
 
 import numpy as np
@@ -163,15 +165,17 @@ def test_sources_of_different_extremes_among_each_other(rule, dtype):
     assert_near(scaled, plain, PRECISION[dtype])
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_float32_is_as_right_as_its_digits(rule):
-    drawn = random_round(9, n=4, m=SHORT + 1000)
-    single = Round(drawn.batches.to(torch.float32), drawn.sources.to(torch.float32))
-    target = single.batches.mean(0)
-    given = {"batches": single.batches}
-    exact = {"batches": single.batches.double()}
-    found = fb.aggregate(rule, target, single.sources, **given)
-    expected = fb.aggregate(rule, target.double(), single.sources.double(), **exact)
+@pytest.fixture(scope="module")
+def long_round():
+    drawn = random_round(9, n=4, m=SHORT + 1000, b=2)
+    return Round(drawn.batches.to(torch.float32), drawn.sources.to(torch.float32))
+
+
+@every_rule
+def test_float32_is_as_right_as_its_digits(rule, long_round):
+    target, sources, batches = long_round.target, long_round.sources, long_round.batches
+    found = fb.aggregate(rule, target, sources, batches)
+    expected = fb.aggregate(rule, target.double(), sources.double(), batches.double())
     assert found.dtype == torch.float32
     assert_near(found, expected, 1e-6)
 
@@ -307,9 +311,9 @@ def test_memory_layout_does_not_matter(rule, dtype, layout):
 
 
 @every_rule
-def test_vectors_longer_than_a_stretch(rule):
-    drawn = random_round(16, n=3, m=STRETCH + 7)
-    target, sources = drawn.target.to(torch.float16), drawn.sources.to(torch.float32)
+def test_vectors_longer_than_a_stretch(rule, long_round):
+    assert len(long_round.target) > STRETCH
+    target, sources = long_round.target.to(torch.float16), long_round.sources
     found = fb.aggregate(rule, target, sources, sigma2=100.0)
     expected = reference(rule, target.double(), sources.double(), 100.0)
     assert_near(found, expected, 1e-5)

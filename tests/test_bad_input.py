@@ -117,7 +117,7 @@ def test_not_a_number_in_a_batch_names_the_target_the_batch_and_the_block(bad):
     batches[2, 1] = bad
     message = complaint(NonFiniteError, "fedda-auto", batches=batches, blocks=[1, 3])
     assert "batch 2 of the target holds NaN or Inf in 'block 1'" in message
-    with pytest.raises(NonFiniteError, match="batch 2 of the target.*'model'"):
+    with pytest.raises(NonFiniteError, match=r"batch 2 of the target.*'model'"):
         fb.estimate(batches, S)
 
 

@@ -1,3 +1,5 @@
+"""A model as one vector with named blocks."""
+
 import pytest
 import torch
 from torch import nn
@@ -69,6 +71,16 @@ def test_the_parameter_vector_is_a_copy(build):
     assert torch.equal(fb.parameter_vector(model), before)
 
 
+def test_frozen_parameters_stay_out_of_the_vector_and_stay_put(model):
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.clone()
+    assert Blocks.of_model(model).names == ("1.weight", "1.bias", "2.weight")
+    assert len(fb.parameter_vector(model)) == 9
+    fb.load_parameter_vector(model, torch.arange(9.0))
+    assert torch.equal(model[0].weight, frozen)
+    assert model[2].weight.tolist() == [[6.0, 7.0, 8.0]]
+
+
 def test_a_shared_parameter_appears_once():
     layer = nn.Linear(2, 2, bias=False)
     tied = nn.Sequential(layer, layer)
@@ -95,13 +107,13 @@ def test_buffers_of_another_model_are_refused(model):
 
 def test_a_vector_of_the_wrong_length_is_refused_before_anything_is_written(model):
     before = fb.parameter_vector(model)
-    with pytest.raises(ShapeError, match=r"model's 18 parameters.*\(17,\)"):
+    with pytest.raises(ShapeError, match=r"model's 18 trainable parameters.*\(17,\)"):
         fb.load_parameter_vector(model, torch.zeros(17))
     assert torch.equal(fb.parameter_vector(model), before)
 
 
 def test_a_model_without_parameters_has_no_vector():
-    with pytest.raises(ShapeError, match="with parameters"):
+    with pytest.raises(ShapeError, match="with trainable parameters"):
         fb.parameter_vector(nn.ReLU())
     with pytest.raises(ShapeError, match="at least one block"):
         Blocks.of_model(nn.ReLU())

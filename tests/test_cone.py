@@ -1,7 +1,11 @@
+"""Nearest points of cones and hulls, against SciPy and against brute force."""
+
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, nearest_in_cone as cone_by_scipy, nearest_in_hull as hull_by_faces
+from helpers import assert_close
+from helpers import nearest_in_cone as cone_by_scipy
+from helpers import nearest_in_hull as hull_by_faces
 from hypothesis import given
 from hypothesis import strategies as st
 

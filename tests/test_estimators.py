@@ -1,3 +1,5 @@
+"""Noise and distances: the paper's formulas, without bias, in one pass."""
+
 import pytest
 import torch
 from helpers import assert_close, random_round, rounds, tensor
@@ -209,7 +211,7 @@ def test_the_stream_refuses_other_lengths_and_names_the_block_of_a_nan():
         stream.add(torch.zeros(2))
     stream.add(torch.zeros(3))
     stream.add(tensor(0.0, 0.0, float("nan")))
-    with pytest.raises(NonFiniteError, match="target.*'tail'"):
+    with pytest.raises(NonFiniteError, match=r"target.*'tail'"):
         stream.noise()
 
 

@@ -1,3 +1,5 @@
+"""Lengths, angles and noise: what a rule sees."""
+
 from dataclasses import FrozenInstanceError
 
 import pytest

@@ -1,3 +1,5 @@
+"""Inner products of long vectors, to the digits that are promised."""
+
 import pytest
 import torch
 from helpers import assert_close
@@ -64,7 +66,9 @@ def test_the_difference_of_nearly_equal_float32_vectors_survives():
     assert_close(measured[0, 0] + measured[1, 1] - 2 * measured[0, 1], difference, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scales", [(1e30, 1e30), (1e-30, 1e-30), (1e30, 1e-30), (1.0, 1e-25)])
+@pytest.mark.parametrize(
+    "scales", [(1e30, 1e30), (1e-30, 1e-30), (1e30, 1e-30), (1.0, 1e-25), (1e-22, 1.0)]
+)
 @pytest.mark.parametrize("m", [10, SHORT])
 def test_float32_scales_whose_squares_leave_float32(scales, m):
     rows = normal(2, m, dtype=torch.float32) * torch.tensor(scales)[:, None]

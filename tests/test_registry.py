@@ -1,3 +1,5 @@
+"""Names, and the rules that other packages bring."""
+
 import subprocess
 import sys
 
@@ -68,7 +70,7 @@ def test_an_unknown_name_suggests_the_nearest(asked):
 def test_a_name_near_nothing_gets_no_suggestion():
     registry = fresh()
     registry.add("fedgp", 1)
-    with pytest.raises(UnknownNameError, match="but got 'zzz'. Known: fedgp"):
+    with pytest.raises(UnknownNameError, match=r"but got 'zzz'\. Known: fedgp"):
         registry.get("zzz")
 
 

@@ -1,3 +1,5 @@
+"""Every rule by hand, its limits, and what is guaranteed of it."""
+
 import pytest
 import torch
 from helpers import (
@@ -207,8 +209,8 @@ def test_an_opposed_source_leaves_only_the_rest_of_the_target(drawn, beta):
 @pytest.mark.parametrize("projection", ["exact", "aligned-cosine"])
 def test_a_zero_source_contributes_nothing_to_a_projection(projection):
     sources = torch.zeros(1, 2, dtype=torch.float64)
-    for filter in (True, False):
-        found = fb.aggregate("fedgp", T, sources, filter=filter, projection=projection)
+    for filtered in (True, False):
+        found = fb.aggregate("fedgp", T, sources, filter=filtered, projection=projection)
         assert_close(found, T / 2)
 
 
@@ -461,14 +463,20 @@ def test_correct_noise_takes_off_what_the_span_of_the_sources_in_use_holds():
         assert_near(found, expected)
 
 
-def test_correct_noise_counts_equal_sources_once():
-    drawn = random_round(13, n=1, m=7, b=6)
-    batches = drawn.batches + 2 * drawn.sources[0]
-    one, three = (
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("m", [9, 3000])
+def test_correct_noise_counts_what_dependent_sources_have_in_common_once(seed, m):
+    drawn = random_round(seed, n=2, m=m, b=6, noise=3.0)
+    first, second = drawn.sources
+    batches = drawn.batches + 2 * first + 2 * second
+    two, more = (
         fb.aggregate("fedgp-joint", batches.mean(0), sources, batches, correct_noise=True)
-        for sources in (drawn.sources, drawn.sources.expand(3, -1))
+        for sources in (
+            drawn.sources,
+            torch.stack((first, second, first, first + second, first / 3 + 2 * second)),
+        )
     )
-    assert_near(three, one)
+    assert_near(more, two)
 
 
 # Options.
@@ -500,6 +508,18 @@ def test_an_option_outside_its_range_is_refused(rule, options):
 def test_beta_is_one_number_or_one_per_source():
     with pytest.raises(ShapeError, match=r"one per source \(2\), but got shape \(3,\)"):
         fb.aggregate("fedda", T, S, beta=[0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("rule", ["fedda", "fedgp"])
+def test_beta_may_be_one_row_per_block(rule):
+    drawn = random_round(21, n=2, m=5)
+    beta = tensor([0.1, 0.9], [0.6, 0.3])
+    parts = [
+        fb.aggregate(rule, drawn.target[part], drawn.sources[:, part], beta=row)
+        for part, row in zip((slice(0, 2), slice(2, 5)), beta, strict=True)
+    ]
+    found = fb.aggregate(rule, drawn.target, drawn.sources, blocks=[2, 3], beta=beta)
+    assert_close(found, torch.cat(parts))
 
 
 def test_counting_agreement_needs_batches():

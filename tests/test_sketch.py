@@ -1,3 +1,5 @@
+"""Random sketches keep inner products, on average and about as well as documented."""
+
 import pytest
 import torch
 from helpers import assert_close

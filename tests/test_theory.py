@@ -1,3 +1,5 @@
+"""Delta errors and bounds, each beside its simulation."""
+
 import math
 
 import pytest

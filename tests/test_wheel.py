@@ -1,6 +1,7 @@
 """The wheel, installed alone into an empty environment outside the repository, works."""
 
 import json
+import shutil
 import subprocess
 import sys
 import venv
@@ -34,9 +35,17 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_the_wheel_works_in_an_empty_environment_outside_the_repository(wheel, tmp_path):
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+@pytest.fixture
+def environment(tmp_path):
+    folder = tmp_path / "environment"
+    venv.create(folder, with_pip=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_wheel_works_in_an_empty_environment_outside_the_repository(
+    wheel, environment, tmp_path
+):
     python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     run(
         python,
@@ -44,6 +53,7 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_repository(wheel, t
         "pip",
         "install",
         "--quiet",
+        "--no-compile",
         "--disable-pip-version-check",
         "--constraint",
         ROOT / "constraints.txt",

@@ -43,7 +43,9 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically and let go of all but the last two."""
-    data = save({name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()})
+    # Cloned, because the file format refuses tensors that share memory (as lanes of `auto` do).
+    tensors = {name: tensor.clone().contiguous() for name, tensor in checkpoint.tensors.items()}
+    data = save(tensors)
     stem = f"round-{checkpoint.round + 10**6:07d}"
     body = {
         "format": FORMAT,

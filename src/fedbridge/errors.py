@@ -41,6 +41,14 @@ class OptionError(FedbridgeError):
     """An option has a value outside its range."""
 
 
+class TargetNeededError(OptionError):
+    """Nobody said which of the ``sites`` adapts, and the task has no target of its own."""
+
+    def __init__(self, message: str, sites: Iterable[str]) -> None:
+        super().__init__(message)
+        self.sites = tuple(sites)
+
+
 class UnknownOptionError(OptionError, TypeError):
     """A rule was given an option that it does not have."""
 

@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 import os
+import re
+import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -76,3 +78,17 @@ def _finite(value: Any) -> Any:
 def sha256(data: bytes) -> str:
     """Checksum of some bytes."""
     return hashlib.sha256(data).hexdigest()
+
+
+LONGEST_NAME = 80
+
+
+def file_name(text: str) -> str:
+    """A name for a file or folder that is safe, readable, and differs for different texts.
+
+    Names of sites come from data and may hold anything, such as ``../x``. What a file name should
+    not hold is replaced, and a few digits of a checksum then keep different texts apart.
+    """
+    plain = unicodedata.normalize("NFC", text)
+    safe = re.sub(r"[^\w+.-]+", "-", plain).strip(".-")[:LONGEST_NAME]
+    return safe if safe == text else f"{safe}-{sha256(text.encode())[:6]}".lstrip("-")

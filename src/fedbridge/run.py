@@ -21,8 +21,10 @@ from fedbridge.federation import Federation, State, seed_of
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import wilson_interval
 from fedbridge.models import build_model
+from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.settings import Settings, split_options
+from fedbridge.training import seeded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,8 +116,7 @@ class _Run:
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
         """Start or resume, play all rounds, write the result."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self.seed, 0, 0, INITIALISING))
+        with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
             model = build_model(self.settings.model or self.task.model, self.task)
         delivered = deepcopy(model)
         federation = Federation(self.task, model, self.settings, self.seed)
@@ -126,21 +127,17 @@ class _Run:
             folder.write_task(self.task)
             first = self._take_up(folder, player, first)
         begun = time.perf_counter()
-        try:
-            slots, rows = player.room()
-            federation.open(slots=slots, rows=rows)
-            for number in range(first, self.rounds + 1):
-                if self._stopped_early():
-                    break
-                self._play(number, federation, player, folder)
-        finally:
-            federation.close()
+        nothing_to_play = first > self.rounds or self._stopped_early()
+        if not nothing_to_play:
+            self._play_all(first, federation, player, folder)
         load_parameter_vector(delivered, player.state.parameters)
         if player.state.buffers:
             load_buffers(delivered, player.state.buffers)
-        summary = self.summarise(federation, time.perf_counter() - begun)
-        if folder is not None:
+        finished = folder.summary() if folder is not None and nothing_to_play else None
+        summary = finished or self.summarise(federation, time.perf_counter() - begun)
+        if folder is not None and finished is None:
             folder.write_result(delivered, summary)
+            write_report(folder.path)
         return RunResult(
             summary["accuracy"],
             self.history,
@@ -157,6 +154,7 @@ class _Run:
             "task": self.task.name,
             "target": self.task.target.name,
             "sources": list(self.task.source_names),
+            "loaded_as": self.task.manifest.get("loaded_as"),
             "method": self.method,
             "seed": self.seed,
             "rounds": self.rounds,
@@ -194,7 +192,9 @@ class _Run:
             "rounds": len(played),
             "accuracy": accuracy,
             "accuracy_last": played[-1]["accuracy"] if played else None,
-            "accuracy_interval": None if accuracy is None else wilson_interval(accuracy, count),
+            "accuracy_interval": None
+            if accuracy is None
+            else list(wilson_interval(accuracy, count)),
             "balanced_accuracy": mean("balanced_accuracy"),
             "auc": mean("auc"),
             "loss": loss,
@@ -210,6 +210,19 @@ class _Run:
             "seconds": seconds,
             "version": fedbridge.__version__,
         }
+
+    def _play_all(
+        self, first: int, federation: Federation, player: Method, folder: RunFolder | None
+    ) -> None:
+        try:
+            slots, rows = player.room()
+            federation.open(slots=slots, rows=rows)
+            for number in range(first, self.rounds + 1):
+                self._play(number, federation, player, folder)
+                if self._stopped_early():
+                    break
+        finally:
+            federation.close()
 
     def _play(
         self, round: int, federation: Federation, player: Method, folder: RunFolder | None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
 FORMAT = 1
-MAY_DIFFER = ("rounds", "version")
+MAY_DIFFER = ("rounds", "version", "loaded_as")
 """Entries of the configuration that may change when a run is taken up again."""
 
 
@@ -126,7 +126,8 @@ class RunFolder:
 
     def write_result(self, model: nn.Module, summary: dict[str, Any]) -> None:
         """The model, then the summary that marks the run as finished."""
-        tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+        # Cloned, because the file format refuses tensors that share memory (tied weights).
+        tensors = {name: value.clone().contiguous() for name, value in model.state_dict().items()}
         write_atomically(
             self.path / "model.safetensors", save(tensors, metadata={"format": str(FORMAT)})
         )

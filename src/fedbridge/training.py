@@ -23,7 +23,7 @@ from fedbridge.estimators import NoiseStream
 from fedbridge.sketch import Sketch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from fedbridge.data.task import FederatedTask, Site
 
@@ -166,6 +166,26 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's random numbers for a while and leave the caller's as they were.
+
+    ``torch.manual_seed`` would do, but it seeds every kind of device there is, which takes longer
+    than a step of a small model.
+    """
+    kept = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        if device.type == "cpu":
+            yield
+        else:
+            with torch.random.fork_rng(device_type=device.type):
+                torch.get_device_module(device).manual_seed(seed)
+                yield
+    finally:
+        torch.set_rng_state(kept)
+
+
 class Workbench:
     """A model on flat vectors and the rows of every client that this process may work for."""
 
@@ -180,13 +200,20 @@ class Workbench:
         self._classes = task.n_classes
         self._flat, self._gradient = flatten_in_place(model)
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process makes flat vectors of its own."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_flat", "_gradient")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._flat, self._gradient = flatten_in_place(self.model)
+
     def run(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
         """Do a job from ``start`` and write its vector into ``result``."""
         begun = time.perf_counter()
         work = self._train if job.kind == "train" else self._probe
         try:
-            with torch.random.fork_rng(devices=self._random_devices()):
-                torch.manual_seed(job.seed)
+            with seeded(job.seed, self.device):
                 outcome = work(job, start.to(self.device), result)
         except LocalFailureError as failure:
             outcome = Outcome(self._samples(job), failure=str(failure))
@@ -315,9 +342,6 @@ class Workbench:
             self._flat.copy_(parameters)
         if buffers:
             load_buffers(self.model, buffers)
-
-    def _random_devices(self) -> Sequence[int]:
-        return [self.device.index or 0] if self.device.type == "cuda" else []
 
 
 def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:

@@ -20,6 +20,11 @@ def test_the_separator_is_seen_in_the_header(tmp_path, separator):
     assert frame.to_dict("list") == {"a": ["1"], "b": ["x"]}
 
 
+def test_spaces_after_a_separator_do_not_matter(tmp_path):
+    frame = read_csv(write(tmp_path, 'a, b\n1, "x, y"\n'))
+    assert frame.to_dict("list") == {"a": ["1"], "b": ["x, y"]}
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
     assert list(read_csv(write(tmp_path, "\ufeffa,b\n1,2\n")).columns) == ["a", "b"]
 

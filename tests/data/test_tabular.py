@@ -75,6 +75,20 @@ def test_site_label_and_feature_columns_may_have_any_name(load):
     assert same.input_shape == (1,)
 
 
+def test_the_index_that_pandas_writes_is_no_feature(load, tmp_path):
+    patients().to_csv(tmp_path / "indexed.csv")
+    task = load_task(tmp_path / "indexed.csv", target="C")
+    assert "learned from: 'age', 'sex'" in task.notes
+
+
+def test_a_column_named_twice_is_used_once(load):
+    assert load(patients(), columns="age, age").input_shape == (1,)
+
+
+def test_numbers_too_large_to_count_are_values(load):
+    assert load(patients(label=[2**60, 2**61] * 30)).kind == "regression"
+
+
 def test_numbers_are_standardised_per_site_on_its_training_rows(load):
     task = load(patients(age=only(0, [100, 200], [1, 2, 3])))
     for site in (*task.sources, task.target):

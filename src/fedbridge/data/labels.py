@@ -57,7 +57,10 @@ def code_labels(
     """
     _check_same_kind(labels)
     if next(iter(labels.values())).dtype.kind == "f":
-        return {site: torch.from_numpy(y.astype(np.float32)) for site, y in labels.items()}, None
+        return {
+            site: torch.from_numpy(y.astype(np.float64)).to(torch.float32)
+            for site, y in labels.items()
+        }, None
     found = np.unique(np.concatenate([*labels.values()]))
     if found.dtype.kind == "U":
         _check_spelling(labels)

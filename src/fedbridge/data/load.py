@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast, get_args
@@ -12,7 +13,13 @@ from fedbridge.data.images import images_task
 from fedbridge.data.npz import npz_task
 from fedbridge.data.tabular import table_task
 from fedbridge.data.task_file import read_task_file
-from fedbridge.errors import DataError, UnknownNameError, UnknownOptionError, nearest
+from fedbridge.errors import (
+    DataError,
+    TargetNeededError,
+    UnknownNameError,
+    UnknownOptionError,
+    nearest,
+)
 from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,8 +56,32 @@ def load_task(
     if Path(name_or_path).suffix.lower() == ".toml":
         file = read_task_file(Path(name_or_path))
         task = _load(file.source, target or file.target, seed, {**file.options, **options})
-        return file.with_run_defaults(task)
-    return _load(name_or_path, target, seed, options)
+        task = file.with_run_defaults(task)
+    else:
+        task = _load(name_or_path, target, seed, options)
+    asked = {"task": str(name_or_path), "target": target, "options": dict(options)}
+    return replace(task, manifest={**task.manifest, "loaded_as": asked})
+
+
+def summary_of(name: str) -> str:
+    """What a built-in task is, in one line."""
+    factory = registry.get(name)
+    fixed = factory.keywords if isinstance(factory, partial) else {}
+    text = inspect.getdoc(factory.func if isinstance(factory, partial) else factory) or ""
+    said = ", ".join(f"{option} {value}" for option, value in fixed.items())
+    return text.partition("\n")[0] + (f" ({said})" if said else "")
+
+
+def possible_targets(name_or_path: str | Path, **options: object) -> tuple[str, ...]:
+    """All sites that can be the target: every site of own data, or the one of a built-in task."""
+    source: str | Path = name_or_path
+    if Path(name_or_path).suffix.lower() == ".toml":
+        file = read_task_file(Path(name_or_path))
+        source, options = file.source, {**file.options, **options}
+    try:
+        return (_load(source, None, 0, options).target.name,)
+    except TargetNeededError as error:
+        return error.sites
 
 
 def _load(

@@ -13,6 +13,7 @@ from fedbridge.data.split import TEST_FRACTION
 from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,22 +53,33 @@ def npz_task(
 
 
 def read_domain(file: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """``X`` and ``y`` of one file; arrays of Python objects are refused, since they are pickles."""
+    """``X`` and ``y`` of one file."""
+    x, y = read_arrays(file, "X", "y")
+    return x, y
+
+
+def read_arrays(file: Path, *names: str) -> list[NDArray[np.generic]]:
+    """The named arrays of a file; arrays of Python objects are refused, since they are pickles."""
     try:
         with file.open("rb") as stream:
             arrays = np.load(stream, allow_pickle=False)
             if not isinstance(arrays, NpzFile):
                 raise ValueError("it holds a single array")
-            missing = [key for key in ("X", "y") if key not in arrays.files]
+            missing = [name for name in names if name not in arrays.files]
             if not missing:
-                return arrays["X"], arrays["y"]
+                return [arrays[name] for name in names]
             found = ", ".join(map(repr, arrays.files))
     except (OSError, ValueError, EOFError, BadZipFile) as error:
+        example = ", ".join(f"{name}=..." for name in names)
         raise DataError(
             f"Expected {file.name!r} to be an .npz of plain arrays, but it cannot be read "
-            f"({error}): save it again with np.savez(file, X=..., y=...)."
+            f"({error}): save it again with np.savez(file, {example})."
         ) from error
     raise DataError(
-        f"Expected arrays 'X' and 'y' in {file.name!r}, but {' and '.join(map(repr, missing))} "
-        f"is missing; it has: {found or 'nothing'}."
+        f"Expected arrays {_listed(names)} in {file.name!r}, but {_listed(missing)} is missing; "
+        f"it has: {found or 'nothing'}."
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))

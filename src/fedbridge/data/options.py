@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.errors import OptionError, UnknownNameError, nearest
+from fedbridge.errors import OptionError, TargetNeededError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,9 @@ def check_target_name(target: str | None, sites: Iterable[str]) -> str:
     names = list(sites)
     listed = ", ".join(map(repr, names))
     if target is None:
-        raise OptionError(f"Expected `target` to name the site that adapts: one of {listed}.")
+        raise TargetNeededError(
+            f"Expected `target` to name the site that adapts: one of {listed}.", names
+        )
     if str(target) not in names:
         raise UnknownNameError(
             f"Expected `target` to be a site, but got {target!r}.{nearest(str(target), names)} "

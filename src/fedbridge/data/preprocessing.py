@@ -99,7 +99,10 @@ class Preprocessing:
         require_columns(frame, (column.name for column in self.columns), where)
         if not len(frame):
             raise DataError(f"Expected rows below the header of {where}, but there are none.")
-        text = as_text(frame[[column.name for column in self.columns]])
+        return self.encode(as_text(frame[[column.name for column in self.columns]]))
+
+    def encode(self, text: pd.DataFrame) -> Tensor:
+        """The rows of a table that :func:`as_text` has made, which holds all columns."""
         encoded = [column.encode(text[column.name]) for column in self.columns]
         return torch.from_numpy(np.hstack(encoded)).to(torch.float32)
 

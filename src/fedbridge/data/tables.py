@@ -7,6 +7,7 @@ interpret a cell differently.
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
+LONGEST_MISSING = max(map(len, MISSING))
+WHOLE_FLOAT = re.compile(r"[+-]?\d+\.0+")
 SEPARATORS = (",", ";", "\t")
 HEADER_ROWS = 2
+NAMELESS = "Unnamed: "
+"""How pandas calls a column without a name, such as the index that it writes itself."""
 
 
 def read_csv(path: Path) -> pd.DataFrame:
@@ -39,6 +44,7 @@ def read_csv(path: Path) -> pd.DataFrame:
                 keep_default_na=False,
                 skip_blank_lines=False,
                 index_col=False,
+                skipinitialspace=True,
             )
     except (
         OSError,
@@ -60,9 +66,15 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _column_as_text(column: pd.Series) -> pd.Series:
-    text = column.astype(object).where(column.notna(), "").astype(str).str.strip()
-    text = text.str.replace(r"^([+-]?\d+)\.0+$", r"\1", regex=True)
-    return text.mask(text.str.lower().isin(MISSING), "")
+    cells = column.astype(object).where(column.notna(), "")
+    return pd.Series([_cell(str(cell)) for cell in cells], column.index, dtype=object)
+
+
+def _cell(text: str) -> str:
+    text = text.strip()
+    if text.endswith("0") and WHOLE_FLOAT.fullmatch(text):
+        text = text[: text.index(".")]
+    return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
 
 
 def numbers(column: pd.Series) -> pd.Series:

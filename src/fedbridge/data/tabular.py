@@ -15,6 +15,7 @@ from fedbridge.data.labels import code_labels, show
 from fedbridge.data.options import check_choice, check_target_name
 from fedbridge.data.split import TEST_FRACTION, split_target
 from fedbridge.data.tables import (
+    NAMELESS,
     as_text,
     checked_numbers,
     numbers,
@@ -40,6 +41,8 @@ STANDARDISED: dict[Standardise, str] = {
     "joint": "numeric columns standardised jointly by the training rows of all sites",
 }
 MAX_NUMBERED_CLASSES = 20
+LARGEST_WHOLE = 2**53
+"""Above this, neighbouring whole numbers are the same float and cannot be told apart."""
 
 
 def table_task(
@@ -66,8 +69,8 @@ def table_task(
         site_column: The column that says whose row it is (``site`` by default); in a folder the
             file names say so, and this column is ignored.
         label_column: The column to predict.
-        columns: The columns to learn from, as a list or separated by commas; all others by
-            default.
+        columns: The columns to learn from, as a list or separated by commas; by default all
+            others that have a name.
         categorical: Columns of numbers that are codes.
         standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
         kind: ``classification`` or ``regression``; by default words and up to 20 different whole
@@ -105,7 +108,7 @@ def table_task(
         class_names=class_names,
     )
     rows = {
-        site: SiteRows(fitted[site].apply(table), y[site], table.index.tolist())
+        site: SiteRows(fitted[site].encode(table), y[site], table.index.tolist())
         for site, table in labelled.items()
     }
     loose = tables[target_name].drop(labelled[target_name].index)
@@ -118,10 +121,13 @@ def table_task(
         seed=seed,
         target_name=target_name,
         class_names=class_names,
-        unlabelled=(fitted[target_name].apply(loose), loose.index.tolist()) if len(loose) else None,
+        unlabelled=(fitted[target_name].encode(loose), loose.index.tolist())
+        if len(loose)
+        else None,
     )
     notes = [
         _kind_note(label_column, class_names),
+        f"learned from: {', '.join(map(repr, features))}",
         *_unlabelled_notes(tables, labelled, target_name),
         *level_notes,
         STANDARDISED[standardise],
@@ -177,8 +183,14 @@ def _features(
     for site, table in tables.items():
         wanted = [label_column, *([] if columns is None else _names(columns))]
         require_columns(table, wanted, f"the table of site {site!r}")
-    features = common_columns(tables) if columns is None else _names(columns)
-    features = [column for column in features if column != label_column or columns is not None]
+    if columns is None:
+        features = [
+            column
+            for column in common_columns(tables)
+            if column != label_column and not column.startswith(NAMELESS)
+        ]
+    else:
+        features = _names(columns)
     if label_column in features:
         raise OptionError(
             f"Expected `columns` to learn from, but {label_column!r} is the label: leave it out."
@@ -213,7 +225,7 @@ def _labels(tables: Tables, label_column: str, kind: TaskKind | None) -> dict[st
         return {site: cells.to_numpy(dtype=str) for site, cells in text.items()}
     if together.isna().any():
         raise _mixed_labels(label_column, text, values)
-    whole = bool((together == together.round()).all())
+    whole = bool(((together == together.round()) & (together.abs() < LARGEST_WHOLE)).all())
     if kind is None and not (whole and together.nunique() <= MAX_NUMBERED_CLASSES):
         return {site: column.to_numpy() for site, column in values.items()}
     if not whole:
@@ -256,7 +268,6 @@ def _unlabelled_notes(tables: Tables, labelled: Tables, target: str) -> list[str
 
 
 def _names(columns: str | Sequence[str]) -> list[str]:
-    """Column names given as a list, or as one text separated by commas."""
-    if isinstance(columns, str):
-        return [name.strip() for name in columns.split(",") if name.strip()]
-    return [str(name) for name in columns]
+    """Column names, each once, given as a list or as one text separated by commas."""
+    listed = columns.split(",") if isinstance(columns, str) else map(str, columns)
+    return [name for name in dict.fromkeys(name.strip() for name in listed) if name]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation import Federation
 
-__all__ = ["Method", "Record", "make", "names", "options_of"]
+__all__ = ["Method", "Record", "make", "names", "options_of", "summary_of"]
 
 
 def _adapt(name: str, method: object) -> type[Method]:
@@ -41,6 +41,14 @@ def options_of(name: str) -> tuple[str, ...]:
     """Options that the method takes besides those of every run."""
     _check(name)
     return _registry.get(name).options if name in _registry.names() else rules.get(name).options
+
+
+def summary_of(name: str) -> str:
+    """What the method does, in one line."""
+    _check(name)
+    own = name in _registry.names()
+    text = _registry.get(name).__doc__ if own else rules.get(name).function.__doc__
+    return (text or "").strip().partition("\n")[0]
 
 
 def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Method:

@@ -20,7 +20,7 @@ rows: every lane that trains on them has a replica per fold that never saw the f
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,7 +33,6 @@ from fedbridge.evidence import Vectors, measure_evidence
 from fedbridge.federation import SPLITTING, State, seed_of
 from fedbridge.methods.base import Method, Record
 from fedbridge.methods.ruled import describe
-from fedbridge.metrics import measure_predictions
 from fedbridge.rules import Mix
 from fedbridge.training import TARGET, Outcome
 
@@ -50,6 +49,9 @@ OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 MEMORY = 0.7
 """Weight of the past rounds in the running averages of evidence and of cross-validated loss."""
+
+CAUTION = 0.1
+"""Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
 
 HALF_TRUST = 0.5
 REPLICA_PURPOSE = 100
@@ -105,6 +107,9 @@ class Auto(Method):
         record.failures |= self._failed(round, sources, outcomes)
         trained_at = time.perf_counter()
         record.seconds_train = trained_at - begun
+        if self.federation.name_of(TARGET) in record.failures:
+            record.notes.append("the target was lost: the model stays as it was")
+            return record
         self._move(sources, outcomes, rows, record)
         self._choose(record)
         record.seconds_aggregate = time.perf_counter() - trained_at
@@ -246,6 +251,7 @@ class Auto(Method):
     def _remembered(self, now: Tensor, present: list[int]) -> Tensor:
         """Running average of the (scaled) Gram matrix of differences, for the sources at hand."""
         fresh = now / now.diagonal().mean().clamp(min=torch.finfo(now.dtype).tiny)
+        fresh = fresh + CAUTION * torch.eye(len(fresh), dtype=fresh.dtype)
         if self.evidence is None:
             size = self.federation.n_sources
             self.evidence = torch.full((size, size), torch.nan, dtype=torch.float64)
@@ -277,13 +283,10 @@ class Auto(Method):
         return {name: self._held_out_loss(name) for name in candidates}
 
     def _held_out_loss(self, candidate: str) -> float:
-        federation = self.federation
-        site = federation.task.target
-        total = 0.0
+        site, total = self.federation.task.target, 0.0
         for fold, rows in enumerate(self.folds):
-            held_out = type(site)(site.name, site.x[rows], site.y[rows], site.prepare)
-            outputs = federation.predict(self._model(candidate, fold), held_out)
-            measured = measure_predictions(outputs, held_out.y, federation.task.n_classes)
+            held_out = replace(site, x=site.x[rows], y=site.y[rows])
+            measured = self.federation.evaluate(self._model(candidate, fold), held_out)
             total += measured.loss * len(rows)
         return total / len(self.rows)
 

@@ -1,0 +1,115 @@
+"""Reading the command line: declared arguments, and any option of a task or run by its name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedbridge.errors import FedbridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
+"""Options whose values stay as they are typed: a column may be called 3, or none."""
+
+
+class UsageError(FedbridgeError):
+    """A command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line, and optionally takes options it does not know.
+
+    With ``open_options`` every unknown ``--name value``, ``--name=value`` or ``--name`` (true) is
+    put aside in ``options``. The parser need not know the options of tasks, runs and methods,
+    which extensions may add to, and need not import them either.
+    """
+
+    def __init__(self, *args: Any, open_options: bool = False, **kwargs: Any) -> None:
+        self._flags: set[str] = set()
+        self._open_options = open_options
+        kwargs |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(*args, **kwargs)
+
+    def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
+        """Declare an argument."""
+        action = super().add_argument(*args, **kwargs)
+        self._flags.update(action.option_strings)
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse what is declared, after putting open options aside."""
+        if not self._open_options:
+            return super().parse_known_args(args, namespace)
+        declared, options = self._divide(list(args))
+        found, rest = super().parse_known_args(declared, namespace)
+        found.options = dict(map(_assignment, found.set or [])) | options
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise UsageError(f"{message}; see `{self.prog} --help`.")
+
+    def _divide(self, args: list[str]) -> tuple[list[str], dict[str, object]]:
+        declared: list[str] = []
+        options: dict[str, object] = {}
+        waiting = list(reversed(args))
+        while waiting:
+            word = waiting.pop()
+            flag, equals, value = word.partition("=")
+            if not flag.startswith("--") or len(flag) == 2 or flag in self._flags:
+                declared.append(word)
+                continue
+            if not equals:
+                value = waiting.pop() if waiting and not waiting[-1].startswith("--") else "true"
+            name, parsed = _assignment(f"{flag[2:]}={value}")
+            options[name] = parsed
+        return declared, options
+
+
+def _assignment(text: str) -> tuple[str, object]:
+    """``name=value`` as an option; dashes and underscores are the same in names."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"Expected `option=value` after --set, but got {text!r}.")
+    name = name.replace("-", "_")
+    return name, value if name in TEXTS else literal(value)
+
+
+def literal(text: str) -> object:
+    """A value as one means it: a number, true, false, none, a list of numbers, else the text."""
+    if text.lower() in ("none", "null"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("[", "{", '"'):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if "," in text:
+        numbers = [_number(part) for part in text.split(",")]
+        return text if None in numbers else numbers
+    number = _number(text)
+    return text if number is None else number
+
+
+def integers(text: str) -> list[int]:
+    """``0,3,4`` as these numbers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected whole numbers, but got {text!r}") from error
+
+
+def _number(text: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,443 @@
+"""Compare methods over settings and seeds; stop and go on at will.
+
+A comparison is a folder: every cell (setting x method x seed) is an ordinary run with a folder of
+its own, and ``comparison.json`` says what belongs together. What is finished stays, what was
+interrupted goes on from its checkpoint, and a cell that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbridge import methods as known_methods
+from fedbridge import rules
+from fedbridge.comparison import CellResult, Comparison
+from fedbridge.data.load import load_task
+from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, nearest
+from fedbridge.files import file_name, to_json, write_atomically
+from fedbridge.methods.matched import FIXED_BETA
+from fedbridge.pool import Event, Tell, work_in_processes
+from fedbridge.run import run
+from fedbridge.rundir import RunFolder, RunFolderError, fingerprint
+from fedbridge.settings import NAMES, split_options
+
+if TYPE_CHECKING:
+    from fedbridge.data.task import FederatedTask
+
+FORMAT = 1
+FILE = "comparison.json"
+MATCHED = "target-only-matched"
+CONTROLS = ("source-only", "target-only", MATCHED)
+"""Shown in every comparison: without them nobody can tell what a method owes to the sources."""
+
+Progress = Callable[[float, int, str], object]
+"""Called with the cells done so far (a running one counts in part), all cells, and which ran."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task as a column of the table: how to load it for a seed, and what to call it.
+
+    Attributes:
+        label: the column's heading.
+        task: a name or path, as ``load_task`` takes it.
+        target: the site that adapts; None for the task's own.
+        options: options of the task.
+    """
+
+    label: str
+    task: str
+    target: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, seed: int) -> FederatedTask:
+        """The task for a seed."""
+        return load_task(self.task, self.target, seed, **self.options)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    setting: Setting
+    method: str
+    seed: int
+    rounds: int
+    options: Mapping[str, Any]
+    folder: Path | None
+
+    @property
+    def name(self) -> str:
+        """What to call the run in messages and in the file system."""
+        of = f"-{self.options['match']}" if self.method == MATCHED else ""
+        return f"{self.setting.label}-{self.method}{of}-{self.seed}"
+
+    def result(self, summary: Mapping[str, Any] | None, error: str | None = None) -> CellResult:
+        """What became of it."""
+        folder = None if self.folder is None else f"cells/{self.folder.name}"
+        return CellResult(self.setting.label, self.method, self.seed, folder, summary, error)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be compared, checked when it is made."""
+
+    settings: tuple[Setting, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rounds: int
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        _check_distinct("settings", [setting.label for setting in self.settings])
+        _check_distinct("methods", self.methods)
+        _check_distinct("seeds", self.seeds)
+        known = {*NAMES, *(name for m in self.methods for name in known_methods.options_of(m))}
+        for name in self.options:
+            if name not in known:
+                raise UnknownOptionError(
+                    f"Expected an option of the runs or of one of the methods, but got {name!r}."
+                    f"{nearest(name, known)}"
+                )
+
+    @classmethod
+    def of(
+        cls,
+        settings: Sequence[Setting],
+        methods: Sequence[str],
+        seeds: Sequence[int],
+        rounds: int,
+        options: Mapping[str, Any],
+    ) -> Plan:
+        """The plan with the controls that every comparison shows."""
+        compared = [name for name in methods if name not in CONTROLS]
+        return cls(tuple(settings), (*CONTROLS, *compared), tuple(seeds), rounds, dict(options))
+
+    @property
+    def matched_to(self) -> tuple[str, ...]:
+        """The methods that take a shorter step of the target, which the control has to match."""
+        return tuple(name for name in self.methods if name in FIXED_BETA)
+
+    @property
+    def control_note(self) -> str:
+        """What the matched control is matched to, in words."""
+        if not self.matched_to:
+            return (
+                f"{MATCHED} is target-only here: the compared methods take the target's whole "
+                f"step, with the same batch size and warm start."
+            )
+        return (
+            f"{MATCHED} is the target alone at 1 - beta of its step, like "
+            f"{' and '.join(self.matched_to)}; for the other methods target-only is the matched "
+            f"control. What a method gains over its control it owes to the sources."
+        )
+
+    def options_for(self, method: str) -> dict[str, Any]:
+        """The options that this method has; the matched control is told whom to match."""
+        own = known_methods.options_of(method)
+        given = {k: v for k, v in self.options.items() if k in NAMES or k in own}
+        if method == MATCHED:
+            given = {"match": (*self.matched_to, "auto")[0], **given}
+        return given
+
+    def cells(self, folder: Path | None) -> list[Cell]:
+        """All runs, setting by setting."""
+        return [
+            _cell(setting, method, seed, self.rounds, self.options_for(method), folder)
+            for setting, method, seed in product(self.settings, self.methods, self.seeds)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for a file."""
+        plain: dict[str, Any] = json.loads(
+            to_json(
+                {
+                    "settings": [setting.label for setting in self.settings],
+                    "tasks": [asdict(setting) for setting in self.settings],
+                    "methods": self.methods,
+                    "seeds": self.seeds,
+                    "rounds": self.rounds,
+                    "options": {k: v for k, v in self.options.items() if k != "workers"},
+                }
+            )
+        )
+        return plain
+
+
+def compare(
+    settings: Sequence[Setting],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    rounds: int = 50,
+    out: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run every method in every setting with every seed; controls are added.
+
+    Args:
+        settings: the columns of the table.
+        methods: names of ``fedbridge.methods.names()``, the rows of the table.
+        seeds: each decides the split of the data and everything random in training.
+        rounds: rounds of every run.
+        out: folder of the comparison; one that was stopped goes on, and may grow by settings,
+            methods and seeds. None keeps nothing.
+        options: options of the runs and of the methods; each method gets those that it has.
+            ``workers`` says how many processes are used, one per core by default.
+        progress: told how far it is.
+    """
+    plan = Plan.of(settings, methods, seeds, rounds, options or {})
+    _check_first(plan)
+    folder = None if out is None else ComparisonFolder(Path(out))
+    if folder is not None:
+        folder.claim(plan)
+    board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
+    board.keep_finished()
+    board.play_open()
+    return board.comparison()
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """Reads and writes the files of one comparison."""
+
+    path: Path
+
+    def claim(self, plan: Plan) -> None:
+        """Take the folder for this comparison, or refuse if it holds something else."""
+        there = self.read()
+        if there is None:
+            if self.path.exists() and any(self.path.iterdir()):
+                raise RunFolderError(
+                    f"Expected an empty or new folder for the comparison, but {self.path} holds "
+                    f"other files: choose another with --out."
+                )
+            return
+        different = _differences(there, plan.to_json())
+        if different:
+            raise RunFolderError(
+                f"Expected a folder for this comparison, but {self.path} holds a different one "
+                f"(other {', '.join(different)}): choose another folder with --out."
+            )
+
+    def read(self) -> dict[str, Any] | None:
+        """The file of the comparison; None if there is none."""
+        file = self.path / FILE
+        if not file.exists():
+            return None
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"Could not read {file}: {error}.") from error
+        if content.get("format") != FORMAT:
+            raise RunFolderError(
+                f"Expected a comparison of format {FORMAT}, but {self.path} has format "
+                f"{content.get('format')}: use the version of fedbridge that wrote it."
+            )
+        return content
+
+    def write(self, plan: Plan, comparison: Comparison) -> None:
+        """What is known so far."""
+        content = {"format": FORMAT, **plan.to_json(), **comparison.to_json()}
+        write_atomically(self.path / FILE, to_json(content, indent=1))
+
+    def write_table(self, comparison: Comparison) -> None:
+        """The table for a document."""
+        write_atomically(self.path / "table.md", comparison.to_markdown())
+
+
+@dataclass
+class _Board:
+    """Where the cells of a comparison stand."""
+
+    plan: Plan
+    folder: ComparisonFolder | None
+    cells: Sequence[Cell]
+    progress: Progress | None
+    results: dict[int, CellResult] = field(default_factory=dict)
+    under_way: dict[int, float] = field(default_factory=dict)
+    kept: int = 0
+
+    def comparison(self) -> Comparison:
+        """The results so far."""
+        return Comparison(
+            tuple(setting.label for setting in self.plan.settings),
+            self.plan.methods,
+            self.plan.seeds,
+            self.plan.rounds,
+            tuple(
+                self.results.get(index, cell.result(None)) for index, cell in enumerate(self.cells)
+            ),
+            self.plan.control_note,
+            self.kept,
+        )
+
+    def keep_finished(self) -> None:
+        """Take over the runs that are finished and were made of the same data and options."""
+        tasks: dict[tuple[str, int], FederatedTask] = {}
+        for index, cell in enumerate(self.cells):
+            summary = _summary(cell)
+            if summary is None:
+                continue
+            key = (cell.setting.label, cell.seed)
+            if key not in tasks:
+                tasks = {key: cell.setting.load(cell.seed)}
+            if _is_same_run(cell, tasks[key]):
+                self.results[index] = cell.result(summary)
+        self.kept = len(self.results)
+        self._write()
+
+    def play_open(self) -> None:
+        """Run the other cells, several at once if there are enough of them."""
+        # Methods that are more than a rule take longest: they start first.
+        waiting = [index for index in range(len(self.cells)) if index not in self.results]
+        waiting.sort(key=lambda index: self.cells[index].method in rules.names())
+        processes = _processes(self.plan.options)
+        if processes > 1 and len(waiting) >= processes:
+            cells = [self.cells[index] for index in waiting]
+            with closing(work_in_processes(_play_alone, cells, processes)) as events:
+                for event in events:
+                    self._note(waiting[event.item], event)
+        else:
+            for number in waiting:
+                told = partial(self._told, number)
+                self._finish(number, play(self.cells[number], told))
+        self._write()
+        if self.folder is not None:
+            self.folder.write_table(self.comparison())
+
+    def _note(self, index: int, event: Event) -> None:
+        if event.kind == "told":
+            self._told(index, event.value)
+        elif event.kind == "done":
+            self._finish(index, event.value)
+        else:
+            reason = f"its process ended with code {event.value}"
+            self._finish(index, self.cells[index].result(None, reason))
+
+    def _told(self, index: int, round: object) -> None:
+        assert isinstance(round, int)
+        self.under_way[index] = max(0, round) / self.plan.rounds
+        self._report(self.cells[index].name)
+
+    def _finish(self, index: int, result: CellResult) -> None:
+        self.results[index] = result
+        self.under_way.pop(index, None)
+        self._write()
+        self._report(self.cells[index].name)
+
+    def _report(self, name: str) -> None:
+        if self.progress is not None:
+            done = len(self.results) + sum(self.under_way.values())
+            self.progress(done, len(self.cells), name)
+
+    def _write(self) -> None:
+        if self.folder is not None:
+            self.folder.write(self.plan, self.comparison())
+
+
+def play(cell: Cell, tell: Tell, **more: Any) -> CellResult:
+    """Run a cell, or go on with it; an error is a result too."""
+    try:
+        task = cell.setting.load(cell.seed)
+        result = run(
+            task,
+            cell.method,
+            cell.rounds,
+            cell.seed,
+            out=cell.folder,
+            resume=True,
+            callbacks=[lambda line: tell(line["round"])],
+            **{**cell.options, **more},
+        )
+    except FedbridgeError as error:
+        return cell.result(None, str(error))
+    except Exception as error:
+        return cell.result(None, f"{type(error).__name__}: {error}")
+    return cell.result(result.summary)
+
+
+def _play_alone(cell: Cell, tell: Tell) -> CellResult:
+    """Run a cell in one of several processes: it has one core and needs no workers."""
+    return play(cell, tell, workers=1)
+
+
+def _cell(
+    setting: Setting,
+    method: str,
+    seed: int,
+    rounds: int,
+    options: Mapping[str, Any],
+    folder: Path | None,
+) -> Cell:
+    cell = Cell(setting, method, seed, rounds, options, None)
+    if folder is None:
+        return cell
+    return Cell(setting, method, seed, rounds, options, folder / "cells" / file_name(cell.name))
+
+
+def _check_first(plan: Plan) -> None:
+    """Load one task and check all options before any cell runs: mistakes show at once."""
+    task = plan.settings[0].load(plan.seeds[0])
+    for method in plan.methods:
+        split_options(
+            plan.options_for(method), method, known_methods.options_of(method), task.defaults
+        )
+
+
+def _check_distinct(what: str, values: Sequence[object]) -> None:
+    if not values:
+        raise OptionError(f"Expected at least one of `{what}`, but got none.")
+    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    if repeated:
+        raise OptionError(f"Expected different `{what}`, but got {', '.join(repeated)} twice.")
+
+
+def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """In what a comparison is another one; settings, methods and seeds may be added."""
+    changed = [key for key in ("rounds", "options") if there.get(key) != plan[key]]
+    missing = [
+        key
+        for key in ("tasks", "methods", "seeds")
+        if any(entry not in plan[key] for entry in there.get(key, []))
+    ]
+    return changed + missing
+
+
+def _summary(cell: Cell) -> dict[str, Any] | None:
+    return None if cell.folder is None else RunFolder(cell.folder).summary()
+
+
+def _is_same_run(cell: Cell, task: FederatedTask) -> bool:
+    """Whether the cell's folder holds the run that the cell would be now."""
+    assert cell.folder is not None
+    config = RunFolder(cell.folder).config()
+    settings, _ = split_options(
+        cell.options, cell.method, known_methods.options_of(cell.method), task.defaults
+    )
+    now = {k: v for k, v in settings.to_json().items() if k != "workers" and v is not None}
+    return (
+        config is not None
+        and config["rounds"] == cell.rounds
+        and config["data_sha256"] == fingerprint(task)
+        and config["settings"] == json.loads(to_json(now))
+        and config["model"]["name"] == (settings.model or task.model)
+    )
+
+
+def _processes(options: Mapping[str, Any]) -> int:
+    """How many cells may run at once: one per core, or one at a time on another device."""
+    if options.get("device", "cpu") != "cpu":
+        return 1
+    workers = options.get("workers")
+    if isinstance(workers, int):
+        return workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

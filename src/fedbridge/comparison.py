@@ -1,0 +1,212 @@
+"""What a comparison found: the score of every cell, and the table made of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+SHOWN_DIGITS = 1
+NO_ENTRY = "–"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What became of one run: its summary, or why it failed, or neither if it is still open."""
+
+    setting: str
+    method: str
+    seed: int
+    folder: str | None = None
+    summary: Mapping[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy in percent, or the negative test loss where there are no classes."""
+        if self.summary is None:
+            return None
+        accuracy: float | None = self.summary["accuracy"]
+        score: float | None = self.summary["score"]
+        return score if accuracy is None else accuracy
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the confidence interval that the size of the test set leaves."""
+        interval = None if self.summary is None else self.summary["accuracy_interval"]
+        return None if interval is None else (interval[1] - interval[0]) / 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the table.
+
+    Attributes:
+        mean: mean score over seeds; None when no run is finished.
+        spread: standard deviation over seeds (n - 1), or for one seed half the confidence
+            interval of its test set; None when neither is known.
+        count: finished runs behind the mean.
+        best: whether no method has a larger mean, as shown, in this column.
+    """
+
+    mean: float | None
+    spread: float | None
+    count: int
+    best: bool = False
+
+    def text(self, digits: int = SHOWN_DIGITS) -> str:
+        """``mean (spread)``."""
+        if self.mean is None:
+            return NO_ENTRY
+        spread = "" if self.spread is None else f" ({self.spread:.{digits}f})"
+        return f"{self.mean:.{digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in every setting, and on average over the settings."""
+
+    method: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings x methods x seeds with a score each.
+
+    Attributes:
+        settings: labels of the settings, the columns of the table.
+        methods: names of the methods, the rows of the table.
+        seeds: the seeds.
+        rounds: rounds of every run.
+        cells: one result per run.
+        control_note: what the matched control is matched to.
+        kept: how many cells were found finished in the folder.
+    """
+
+    settings: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rounds: int
+    cells: tuple[CellResult, ...]
+    control_note: str
+    kept: int = 0
+
+    @property
+    def failures(self) -> list[CellResult]:
+        """The cells that ended with an error."""
+        return [cell for cell in self.cells if cell.error is not None]
+
+    @property
+    def finished(self) -> list[CellResult]:
+        """The cells that have a summary."""
+        return [cell for cell in self.cells if cell.summary is not None]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Headings beside the methods: the settings, and their average if there are several."""
+        return (*self.settings, "average") if len(self.settings) > 1 else self.settings
+
+    @property
+    def digits(self) -> int:
+        """Digits shown after the point: one for percentages, four for losses."""
+        return SHOWN_DIGITS if self._has_classes() else 4
+
+    def score(self, setting: str, method: str) -> float | None:
+        """The mean over seeds of a method in a setting."""
+        return self._entry(setting, method).mean
+
+    def rows(self) -> list[Row]:
+        """The table, method by method, with the best of every column marked."""
+        columns = [
+            [self._entry(setting, method) for method in self.methods] for setting in self.settings
+        ]
+        if len(columns) > 1:
+            columns.append([_average(entries) for entries in zip(*columns, strict=True)])
+        marked = [_with_best(column, self.digits) for column in columns]
+        return [
+            Row(method, entries)
+            for method, entries in zip(self.methods, zip(*marked, strict=True), strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        """What a reader must know to read the table."""
+        measure = "Accuracy in percent" if self._has_classes() else "Negative test loss"
+        spread = (
+            f"standard deviation over {len(self.seeds)} seeds"
+            if len(self.seeds) > 1
+            else "half the 95% confidence interval of the test set, for there is one seed"
+        )
+        what = (
+            f"{measure} on the target's test set, mean of the last 5 of {self.rounds} rounds; in "
+            f"brackets the {spread}; the best of a column in bold."
+        )
+        notes = [what, self.control_note]
+        missing = len(self.cells) - len(self.finished)
+        if missing:
+            notes.append(f"{missing} of {len(self.cells)} runs failed or are not finished.")
+        return notes
+
+    def to_markdown(self) -> str:
+        """The table for a document."""
+        head = ["method", *self.columns]
+        lines = [_markdown_line(head), _markdown_line(["---"] + ["---:"] * len(self.columns))]
+        for row in self.rows():
+            texts = [entry.text(self.digits) for entry in row.entries]
+            bold = [
+                f"**{text}**" if entry.best else text
+                for text, entry in zip(texts, row.entries, strict=True)
+            ]
+            lines.append(_markdown_line([row.method, *bold]))
+        return "\n".join([*lines, "", *self.notes(), ""])
+
+    def to_json(self) -> dict[str, Any]:
+        """The results for a file or a program."""
+        return {
+            "settings": list(self.settings),
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "rounds": self.rounds,
+            "cells": [asdict(cell) for cell in self.cells],
+            "columns": list(self.columns),
+            "table": [asdict(row) for row in self.rows()],
+            "notes": self.notes(),
+        }
+
+    def _has_classes(self) -> bool:
+        scored = [cell.summary["accuracy"] for cell in self.cells if cell.summary is not None]
+        return not scored or any(accuracy is not None for accuracy in scored)
+
+    def _entry(self, setting: str, method: str) -> Entry:
+        cells = [cell for cell in self.cells if (cell.setting, cell.method) == (setting, method)]
+        scores = [cell.score for cell in cells if cell.score is not None]
+        if not scores:
+            return Entry(None, None, 0)
+        if len(self.seeds) == 1:
+            return Entry(scores[0], cells[0].half_width, 1)
+        return Entry(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
+
+
+def _average(entries: Sequence[Entry]) -> Entry:
+    """The mean over settings, when every setting has one."""
+    means = [entry.mean for entry in entries if entry.mean is not None]
+    count = sum(entry.count for entry in entries)
+    return Entry(fmean(means) if len(means) == len(entries) else None, None, count)
+
+
+def _with_best(column: Sequence[Entry], digits: int) -> list[Entry]:
+    """Mark the entries that show the largest mean: what looks equal is equally good."""
+    shown = [None if entry.mean is None else round(entry.mean, digits) for entry in column]
+    top = max((mean for mean in shown if mean is not None), default=None)
+    return [
+        replace(entry, best=mean is not None and mean == top)
+        for entry, mean in zip(column, shown, strict=True)
+    ]
+
+
+def _markdown_line(cells: Iterable[str]) -> str:
+    escaped = (cell.replace("|", r"\|").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

@@ -1,0 +1,93 @@
+"""Tables that a reader can sort, with the keyboard too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from fedbridge.report.markup import Child, Html, tag
+from fedbridge.report.scale import MISSING, number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LONG = 40
+"""Tables with more rows scroll inside the page instead of pushing the rest of it away."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows, and what it is sorted by."""
+
+    shown: Child
+    key: str | float | None
+
+
+Entry: TypeAlias = Cell | str | float | None
+
+
+def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Entry]]) -> Html:
+    """A sortable table; the first cell of a row is its header.
+
+    Args:
+        caption: What the table shows, for those who jump from table to table.
+        columns: Their names.
+        rows: Text, numbers (set right, three digits), None (a dash, sorted last) or ``Cell``.
+    """
+    numeric = [_numeric([row[k] for row in rows]) for k in range(len(columns))]
+    heads = [
+        tag("th", tag("button", name, type="button"), scope="col", class_="n" if right else None)
+        for name, right in zip(columns, numeric, strict=True)
+    ]
+    lines = [
+        tag("tr", *(_cell(entry, k, numeric[k]) for k, entry in enumerate(row))) for row in rows
+    ]
+    whole = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *heads)),
+        tag("tbody", *lines),
+        class_="sortable",
+    )
+    style = "wide long" if len(rows) > LONG else "wide"
+    return tag("div", whole, class_=style, tabindex=0, role="region", aria_label=caption)
+
+
+def facts(pairs: Sequence[tuple[str, Child]], *, class_: str = "facts") -> Html:
+    """Names and values one below the other; what has no value is left out."""
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value))
+            for name, value in pairs
+            if value not in (None, "")
+        ),
+        class_=class_,
+    )
+
+
+def said(value: object) -> str:
+    """A value of a configuration as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _cell(entry: Entry, column: int, right: bool) -> Html:
+    cell = entry if isinstance(entry, Cell) else Cell(_shown(entry), entry)
+    return tag(
+        "td" if column else "th",
+        cell.shown,
+        scope=None if column else "row",
+        class_="n" if right else None,
+        data_key="" if cell.key is None else cell.key,
+    )
+
+
+def _shown(entry: str | float | None) -> str:
+    if entry is None:
+        return MISSING
+    return entry if isinstance(entry, str) else number(entry)
+
+
+def _numeric(entries: Sequence[Entry]) -> bool:
+    keys = [entry.key if isinstance(entry, Cell) else entry for entry in entries]
+    return not any(isinstance(key, str) for key in keys)

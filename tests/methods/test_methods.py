@@ -1,0 +1,164 @@
+"""Methods: every name runs, and each does what it says on problems where that is known."""
+
+import inspect
+
+import pytest
+import torch
+from small import blobs, federation, line, method, same_but_for_seconds, same_model
+
+import fedbridge as fb
+from fedbridge import methods
+from fedbridge.errors import OptionError, UnknownNameError
+from fedbridge.methods.ruled import RuleMethod
+
+QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
+
+
+def test_all_rules_are_methods_and_auto_comes_first():
+    assert methods.names()[0] == "auto"
+    assert set(fb.rules.names()) < set(methods.names())
+    with pytest.raises(UnknownNameError, match="auto"):
+        methods.options_of("autto")
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_runs_twice_to_the_same_bits(name):
+    first, second = (fb.run(blobs(), name, **QUICK) for _ in range(2))
+    assert same_but_for_seconds(first.history, second.history)
+    assert same_model(first.model, second.model)
+    assert inspect.getdoc(methods.make(name, federation(), {}))
+
+
+@pytest.mark.parametrize("evidence", ["path", "init", "probe"])
+@pytest.mark.parametrize("noise_from", ["own", "borrowed"])
+@pytest.mark.parametrize("rule", ["fedda-auto", "fedgp-auto", "fedda-joint", "fedgp-joint"])
+def test_evidence_is_an_option_of_every_rule_that_weighs(rule, evidence, noise_from):
+    result = fb.run(blobs(), rule, **QUICK, evidence=evidence, noise_from=noise_from)
+    beta = result.history[-1]["beta"]
+    assert all(0 <= value <= 1 for value in beta)
+
+
+def test_a_round_of_fedda_is_the_mixture_of_aligned_updates():
+    fed = federation(lr=0.2, lr_target=0.1, batch_size=8, batch_size_target=4, blocks="model")
+    gathered, _ = fed.gather(1, fed.initial)
+    vectors = gathered.vectors(align=True)
+    expected = fb.aggregate("fedda", vectors.target, vectors.sources, beta=0.25)
+    playing = method("fedda", fed, beta=0.25)
+    playing.play(1)
+    torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "aligned"), [("fedda", True), ("fedavg", False), ("median", False)]
+)
+def test_rules_that_compare_updates_align_them_and_plain_averages_do_not(name, aligned):
+    assert method(name, federation()).align is aligned
+    assert method(name, federation(align=not aligned)).align is not aligned
+
+
+def test_fedavg_counts_every_client_by_its_samples():
+    fed = federation(blobs(sources=2, rows=30), blocks="model")
+    gathered, _ = fed.gather(1, fed.initial)
+    expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ gathered.rows
+    playing = method("fedavg", fed)
+    playing.play(1)
+    torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
+
+
+def test_target_only_asks_no_source():
+    fed = federation()
+    playing = method("target-only", fed)
+    record = playing.play(1)
+    assert fed.bytes_down == 4 * fed.blocks.total
+    assert record.beta == [0.0, 0.0, 0.0]
+    assert record.notes == []
+
+
+def test_init_evidence_keeps_the_first_rounds_weights():
+    fed = federation(evidence="init")
+    playing = method("fedda-joint", fed)
+    betas = [playing.play(number).beta for number in (1, 2, 3)]
+    assert betas[0] == betas[1] == betas[2]
+    path = method("fedda-joint", federation())
+    assert path.play(1).beta == betas[0]
+    assert path.play(2).beta != betas[1]
+
+
+def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
+    fed = federation(evidence="init", blocks="model")
+    playing = method("fedgp-auto", fed)
+    first, second = playing.play(1), None
+    before = playing.state.parameters
+    gathered, _ = fed.gather(2, playing.state)
+    vectors = gathered.vectors(align=True)
+    expected = fb.aggregate(
+        "fedgp", vectors.target.clone(), vectors.sources.clone(), beta=first.beta
+    )
+    second = playing.play(2)
+    assert second.beta == pytest.approx(first.beta)
+    torch.testing.assert_close(playing.state.parameters, before + expected)
+
+
+def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
+    fed = federation()
+    alone, _ = fed.gather(1, fed.initial, with_sources=False)
+    for match, beta, step in (("fedgp", 0.5, 0.5), ("fedda", 0.25, 0.75), ("auto", 0.5, 1.0)):
+        playing = method("target-only-matched", fed, match=match, beta=beta)
+        playing.play(1)
+        moved = playing.state.parameters - fed.initial.parameters
+        torch.testing.assert_close(moved, step * alone.rows[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_method_from_a_function_of_a_geometry_is_a_rule():
+    playing = RuleMethod(federation(), {}, fb.rules.get("fedda"))
+    assert playing.options == ()
+
+
+class TestAuto:
+    def test_needs_at_least_two_folds(self):
+        with pytest.raises(OptionError, match="folds"):
+            method("auto", federation(), folds=1)
+
+    def test_every_row_is_held_out_once_and_its_replica_never_saw_it(self):
+        playing = method("auto", federation(), folds=4)
+        assert sorted(torch.cat(playing.folds).tolist()) == list(range(12))
+        for task in playing._tasks():
+            job = playing._target_job(1, task, 1)
+            if task.fold is not None:
+                assert not set(job.rows.tolist()) & set(playing.folds[task.fold].tolist())
+
+    def test_follows_near_sources(self):
+        result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
+        assert result.history[-1]["choice"] != "alone"
+        assert sum(result.history[-1]["beta"]) > 0.4
+
+    def test_leaves_sources_with_opposite_labels_alone(self):
+        task = blobs(sources=2)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        options = {**QUICK, "rounds": 15, "lr": 0.3, "batch_size_target": 4}
+        auto, alone, led = (
+            fb.run(task, name, **options).accuracy
+            for name in ("auto", "target-only", "source-only")
+        )
+        assert led < 20
+        assert auto >= alone - 3
+
+    def test_gives_a_hostile_source_little_weight_among_good_ones(self):
+        task = blobs(sources=4)
+        task.sources[2].y.copy_((task.sources[2].y + 1) % 3)
+        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
+        shares = torch.tensor(result.history[-1]["beta"])
+        assert float(shares[2]) < 0.5 * float(shares.mean())
+
+    def test_works_with_one_target_row_per_class(self):
+        task = fb.FederatedTask.from_arrays(
+            sources=[(torch.randn(20, 2), torch.arange(20) % 2)],
+            target=(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), torch.tensor([0, 1])),
+            test=(torch.randn(8, 2), torch.arange(8) % 2),
+        )
+        assert fb.run(task, "auto", **QUICK).accuracy is not None
+
+    def test_trains_values_too(self):
+        result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})
+        assert result.summary["loss"] < 1.0

@@ -1,0 +1,78 @@
+"""Small federations that train in milliseconds."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import fedbridge as fb
+from fedbridge.federation import Federation
+from fedbridge.methods import make
+from fedbridge.methods.base import Method
+from fedbridge.models import build_model
+from fedbridge.settings import Settings
+
+
+def blobs(seed: int = 0, sources: int = 3, rows: int = 40, shift: float = 0.0) -> fb.FederatedTask:
+    """Three classes of Gaussian blobs in the plane, the target's shifted."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
+
+    def site(count: int, move: float) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.arange(count) % 3
+        return centres[y] + move + 0.5 * torch.randn(count, 2, generator=generator), y
+
+    return fb.FederatedTask.from_arrays(
+        sources={f"site {k}": site(rows, 0.1 * k) for k in range(sources)},
+        target=site(12, shift),
+        test=site(60, shift),
+        seed=seed,
+    )
+
+
+def line(seed: int = 0) -> fb.FederatedTask:
+    """Linear regression in three dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.tensor([1.0, -2.0, 0.5])
+
+    def site(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 3, generator=generator)
+        return x, x @ weights + 0.1 * torch.randn(count, generator=generator)
+
+    return fb.FederatedTask.from_arrays(
+        sources=[site(30), site(30)], target=site(10), test=site(20), seed=seed
+    )
+
+
+def federation(
+    task: fb.FederatedTask | None = None, model: str | nn.Module = "linear", **options: object
+) -> Federation:
+    """A federation in this process, with plain SGD."""
+    chosen = blobs() if task is None else task
+    torch.manual_seed(0)
+    settings = Settings(**{"lr": 0.1, "batch_size": 8, "workers": 1, **options})  # type: ignore[arg-type]
+    return Federation(chosen, build_model(model, chosen), settings, seed=0)
+
+
+def method(name: str, on: Federation, **options: object) -> Method:
+    """A method that has begun."""
+    playing = make(name, on, options)
+    slots, rows = playing.room()
+    on.open(slots=slots, rows=rows)
+    playing.begin(on.initial)
+    return playing
+
+
+def same_but_for_seconds(first: list[dict[str, object]], second: list[dict[str, object]]) -> bool:
+    """Whether two histories agree in everything that is not a time."""
+
+    def timeless(history: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [{k: v for k, v in ln.items() if not k.startswith("seconds")} for ln in history]
+
+    return timeless(first) == timeless(second)
+
+
+def same_model(first: nn.Module, second: nn.Module) -> bool:
+    """Whether two models have the same bits."""
+    ours, theirs = first.state_dict(), second.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)

@@ -1,0 +1,205 @@
+"""The federation: seeds, units, buffers, dropout, byte counts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import blobs, federation, line, method
+from torch import nn
+
+from fedbridge.errors import FedbridgeError
+from fedbridge.evidence import measure_evidence, target_noise
+from fedbridge.federation import TargetFailedError, seed_of
+from fedbridge.training import Outcome
+
+
+def test_seeds_differ_by_round_client_and_purpose_and_by_nothing_else():
+    seeds = [
+        seed_of(0, round, client, purpose)
+        for round in (-1, 0, 1, 2)
+        for client in (0, 1, 2)
+        for purpose in (0, 1)
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert seed_of(3, 1, 2) == seed_of(3, 1, 2)
+
+
+def test_updates_are_put_in_the_targets_unit_once():
+    fed = federation(lr=0.2, lr_target=0.1, batch_size=8, batch_size_target=4)
+    raw, _ = fed.gather(1, fed.initial)
+    before = raw.rows.clone()
+    vectors = raw.vectors(align=True)
+    assert raw.target.time == pytest.approx(3 * 0.1)
+    factor = (3 * 0.1) / (5 * 0.2)
+    torch.testing.assert_close(vectors.sources, before[1:] * factor)
+    torch.testing.assert_close(vectors.target, before[0])
+    again, _ = fed.gather(1, fed.initial)
+    torch.testing.assert_close(again.vectors(align=False).sources, before[1:])
+
+
+def test_aligned_source_updates_of_one_gradient_equal_the_targets():
+    """With the same data everywhere, one full-batch step each, only the learning rates differ."""
+    task = blobs(sources=2, rows=12)
+    same = tuple(replace(site, x=task.target.x, y=task.target.y) for site in task.sources)
+    fed = federation(replace(task, sources=same), lr=0.5, lr_target=0.05, batch_size=12)
+    gathered, _ = fed.gather(1, fed.initial)
+    vectors = gathered.vectors(align=True)
+    torch.testing.assert_close(vectors.sources, vectors.target.expand(2, -1), rtol=1e-4, atol=1e-7)
+
+
+def test_partial_participation_is_seeded_and_never_empty():
+    fed = federation(blobs(sources=5), participation=0.4)
+    chosen = [fed.participants(round) for round in range(1, 30)]
+    assert all(len(there) == 2 for there in chosen)
+    assert len({tuple(there) for there in chosen}) > 3
+    assert chosen == [fed.participants(round) for round in range(1, 30)]
+    assert len(federation(participation=0.01).participants(1)) == 1
+
+
+def test_a_round_without_the_target_keeps_the_model_and_says_so():
+    fed = federation(dropout=0.999999)
+    playing = method("fedda", fed)
+    record = playing.play(1)
+    assert torch.equal(playing.state.parameters, fed.initial.parameters)
+    assert record.failures == dict.fromkeys(["target", *fed.task.source_names], "dropped out")
+    assert "target is missing" in record.notes[0]
+
+
+def test_a_round_without_sources_is_a_step_of_the_target_and_says_so(monkeypatch):
+    fed = federation()
+    alone, _ = fed.gather(1, fed.initial, with_sources=False)
+    step = alone.rows[0].clone()
+    lost = {name: "dropped out" for name in fed.task.source_names}
+    monkeypatch.setattr(fed, "present", lambda round, **_: ([0], dict(lost)))
+    for name in ("fedda-joint", "median"):
+        playing = method(name, fed)
+        record = playing.play(1)
+        assert torch.equal(playing.state.parameters, fed.initial.parameters + step)
+        assert "target alone" in record.notes[0]
+        assert record.failures == lost
+
+
+def test_a_source_that_diverges_is_left_out_and_named():
+    task = line()
+    task.sources[0].x.mul_(1e20)
+    fed = federation(task)
+    playing = method("fedda", fed)
+    record = playing.play(1)
+    assert list(record.failures) == [task.sources[0].name]
+    assert "NaN" in record.failures[task.sources[0].name]
+    assert record.beta == [None, 0.5]
+    assert bool(playing.state.parameters.isfinite().all())
+
+
+def test_a_target_that_diverges_ends_the_run_with_advice():
+    task = line()
+    task.target.x.mul_(1e20)
+    fed = federation(task)
+    with pytest.raises(TargetFailedError, match=r"'target' could not train in round 1.*lr_target"):
+        method("fedda", fed).play(1)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("policy", ["target", "mean", "keep"])
+def test_buffers_follow_the_policy(policy):
+    fed = federation(model=Normed(), buffers=policy)
+    gathered, _ = fed.gather(1, fed.initial)
+    new = fed.new_buffers(fed.initial, gathered)["norm.running_mean"]
+    own = gathered.target.buffers["norm.running_mean"]
+    every = [own, *(outcome.buffers["norm.running_mean"] for _, outcome in gathered.sources)]
+    expected = {"target": own, "mean": torch.stack(every).mean(0), "keep": torch.zeros(2)}
+    torch.testing.assert_close(new, expected[policy])
+
+
+def test_bytes_count_one_model_per_client_and_way():
+    fed = federation()
+    fed.gather(1, fed.initial, noise="size")
+    model = 4 * fed.blocks.total
+    assert fed.bytes_down == 4 * model
+    assert fed.bytes_up == 4 * model + 4 * len(fed.blocks)
+
+
+def test_a_sketch_adds_kilobytes_not_models():
+    fed = federation(model="mlp:512", sketch_size=8, batch_size_target=2)
+    fed.gather(1, fed.initial, noise="sketch")
+    extra = fed.bytes_up - 4 * 4 * fed.blocks.total
+    assert 0 < extra < 4 * fed.blocks.total
+
+
+def test_validation_rows_are_taken_from_the_targets_training_rows():
+    fed = federation(early_stopping=3, validation_fraction=0.25)
+    assert len(fed.validation) == 3
+    assert len(fed.target_rows) == 9
+    together = torch.cat((fed.validation.x, fed.task.target.x[fed.target_rows]))
+    assert sorted(together.tolist()) == sorted(fed.task.target.x.tolist())
+
+
+def test_warm_up_is_fedavg_over_the_sources():
+    task = blobs()
+    big = replace(task.sources[0], x=task.sources[0].x.repeat(3, 1), y=task.sources[0].y.repeat(3))
+    fed = federation(replace(task, sources=(big, *task.sources[1:])))
+    gathered, _ = fed.gather(0, fed.initial, with_target=False)
+    expected = fed.initial.parameters + torch.tensor([0.6, 0.2, 0.2]) @ gathered.rows
+    state, failures = fed.warm_up(0, fed.initial)
+    torch.testing.assert_close(state.parameters, expected)
+    assert failures == {}
+
+
+def test_balanced_class_weights_give_every_class_the_same_say():
+    task = blobs()
+    y = torch.tensor([0] * 30 + [1] * 10)
+    uneven = replace(task.sources[0], y=y)
+    fed = federation(replace(task, sources=(uneven, *task.sources[1:])), class_weights="balanced")
+    weights = torch.tensor(fed.plan(1, 1).class_weights)
+    counts = torch.tensor([30.0, 10.0, 0.0])
+    torch.testing.assert_close(weights * counts, torch.tensor([20.0, 20.0, 0.0]))
+    with pytest.raises(FedbridgeError, match="3 class weights"):
+        federation(class_weights=(1.0, 2.0)).plan(0, 1)
+
+
+def test_learning_rate_factor_applies_after_the_warm_up():
+    fed = federation(lr=0.4, lr_target=0.2, lr_factor=0.1, warmup=2)
+    assert fed.plan(1, 0).lr == pytest.approx(0.4)
+    assert fed.plan(1, 1).lr == pytest.approx(0.04)
+    assert fed.plan(0, 1).lr == pytest.approx(0.02)
+
+
+def outcome(noise, samples):
+    return Outcome(samples, steps=1, lr=1.0, noise=torch.tensor(noise).double(), batches=3)
+
+
+def test_borrowed_noise_is_the_sources_variance_per_sample_over_the_targets_count():
+    fed = federation(blobs(sources=2))
+    gathered, _ = fed.gather(1, fed.initial)
+    vectors = replace(
+        gathered.vectors(align=False),
+        report=outcome([1.0, 8.0], samples=10),
+        reports=[outcome([2.0, 1.0], samples=100), outcome([4.0, 1.0], samples=50)],
+        scale=torch.tensor([1.0, 0.5]).double(),
+    )
+    noise = target_noise(vectors, fed.bench.sketch, borrowed=True)
+    lent = (2.0 * 100 + 4.0 * 0.25 * 50) / 2 / 10
+    assert noise.sigma2.tolist() == pytest.approx([lent, 8.0])
+    assert target_noise(vectors, fed.bench.sketch, borrowed=False).sigma2.tolist() == [1.0, 8.0]
+
+
+def test_probe_evidence_takes_the_sources_own_noise_off_and_stays_a_gram_matrix():
+    fed = federation(blobs(sources=3))
+    fed.open(rows=8)
+    _, probed = fed.gather(1, fed.initial, probe=True)
+    vectors = probed.vectors(align=False)
+    seen = measure_evidence(vectors, fed.rule_blocks, fed.bench.sketch)
+    clean = measure_evidence(vectors, fed.rule_blocks, fed.bench.sketch, noisy_sources=True)
+    off = (seen.source2 - clean.source2).sum(0)
+    noise = torch.stack([report.noise for report in vectors.reports], 1).sum(0)
+    assert bool((off > 0).all())
+    assert bool((off <= noise * (1 + 1e-9)).all())
+    assert float(torch.linalg.eigvalsh(clean.gram).min()) > -1e-12 * float(clean.gram.max())

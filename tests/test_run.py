@@ -1,0 +1,299 @@
+"""Runs: their history and folder, killed and resumed to the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small import blobs, line, same_but_for_seconds, same_model
+from torch import nn
+
+import fedbridge as fb
+from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.files import StorageError
+from fedbridge.rundir import RunFolderError
+
+QUICK = {"rounds": 4, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
+PROMISED = (
+    "round accuracy loss beta sigma2 d2 seconds_train seconds_eval bytes_up bytes_down "
+    "balanced_accuracy auc cosine seconds_aggregate failures notes"
+).split()
+
+
+def test_history_has_one_line_per_round_with_what_is_promised():
+    result = fb.run(blobs(), "fedda-auto", **QUICK)
+    assert [line["round"] for line in result.history] == [1, 2, 3, 4]
+    for round_line in result.history:
+        assert set(PROMISED) <= set(round_line)
+        assert len(round_line["beta"]) == len(round_line["d2"]) == len(round_line["cosine"]) == 3
+        assert all(0 <= beta <= 1 for beta in round_line["beta"])
+
+
+def test_accuracy_is_the_mean_of_the_last_five_rounds_and_never_the_best():
+    result = fb.run(blobs(shift=1.0), "fedda", **{**QUICK, "rounds": 8})
+    accuracies = [line["accuracy"] for line in result.history]
+    assert result.accuracy == pytest.approx(sum(accuracies[-5:]) / 5)
+    assert result.summary["accuracy_last"] == accuracies[-1]
+    low, high = result.summary["accuracy_interval"]
+    assert low < result.accuracy < high or result.accuracy == high == 100
+
+
+def test_the_model_is_the_one_that_was_measured_last():
+    task = blobs()
+    result = fb.run(task, "fedgp", **QUICK)
+    answers = result.model.eval()(task.test.x).argmax(1)
+    accuracy = 100 * float((answers == task.test.y).double().mean())
+    assert accuracy == pytest.approx(result.history[-1]["accuracy"])
+
+
+def test_two_classes_have_an_auc_and_values_have_a_score():
+    two = fb.FederatedTask.from_arrays(
+        sources=[(torch.randn(20, 2), torch.arange(20) % 2)],
+        target=(torch.randn(8, 2), torch.arange(8) % 2),
+        test=(torch.randn(8, 2), torch.arange(8) % 2),
+    )
+    assert 0 <= fb.run(two, "fedda", **QUICK).history[-1]["auc"] <= 1
+    values = fb.run(line(), "fedda", **{**QUICK, "model": "linear"})
+    assert values.accuracy is None
+    assert values.history[-1]["accuracy"] is None
+    assert values.summary["score"] == pytest.approx(-values.summary["loss"])
+
+
+@pytest.mark.parametrize("method", ["fedda", "fedgp-auto", "auto"])
+def test_any_number_of_workers_gives_the_same_bits(method):
+    results = [fb.run(blobs(), method, **{**QUICK, "workers": workers}) for workers in (1, 2, 4)]
+    for other in results[1:]:
+        assert same_but_for_seconds(results[0].history, other.history)
+        assert same_model(results[0].model, other.model)
+
+
+def test_a_run_leaves_the_users_random_numbers_and_threads_alone():
+    threads = torch.get_num_threads()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    fb.run(blobs(), "auto", **QUICK)
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_warm_up_rounds_come_before_round_one():
+    result = fb.run(blobs(), "target-only", **QUICK, warmup=2)
+    assert [(ln["round"], ln["phase"]) for ln in result.history[:3]] == [
+        (-1, "warm-up"),
+        (0, "warm-up"),
+        (1, "training"),
+    ]
+    assert result.summary["rounds"] == 4
+
+
+def test_early_stopping_looks_at_validation_rows_only():
+    task = blobs()
+    for site in task.sources:
+        site.y.copy_((site.y + 1) % 3)
+    result = fb.run(task, "source-only", **{**QUICK, "rounds": 30}, early_stopping=2)
+    losses = [ln["validation_loss"] for ln in result.history]
+    assert result.summary["stopped_early"]
+    assert len(losses) == losses.index(min(losses)) + 3
+
+
+def test_callbacks_see_every_round():
+    seen = []
+    fb.run(blobs(), "fedda", **QUICK, callbacks=[lambda ln: seen.append(ln["round"])])
+    assert seen == [1, 2, 3, 4]
+
+
+def test_a_run_folder_holds_all_its_files(tmp_path):
+    out = tmp_path / "run"
+    result = fb.run(blobs(), "fedda-joint", **QUICK, out=out)
+    files = "config.toml history.jsonl summary.json model.safetensors manifest.json report.html"
+    assert set(files.split()) <= set(os.listdir(out))
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert (config["format"], config["method"], config["rounds"]) == (1, "fedda-joint", 4)
+    assert json.loads((out / "summary.json").read_text())["accuracy"] == result.accuracy
+    lines = [json.loads(text) for text in (out / "history.jsonl").read_text().splitlines()]
+    assert lines == json.loads(json.dumps(result.history))
+    assert json.loads((out / "manifest.json").read_text())["target"]
+    saved = load_file(out / "model.safetensors")
+    assert all(torch.equal(saved[k], v) for k, v in result.model.state_dict().items())
+
+
+def interrupted_after(round_number):
+    def stop(round_line):
+        if round_line["round"] == round_number:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fedda", {}),
+        ("fedda-joint", {"evidence": "init"}),
+        ("fedgp-auto", {"evidence": "init", "warmup": 2}),
+        ("fedda-auto", {"evidence": "probe", "participation": 0.7, "dropout": 0.2}),
+        ("auto", {"warmup": 1}),
+        ("fedda", {"early_stopping": 3}),
+    ],
+)
+@pytest.mark.parametrize("at", [-1, 1, 3])
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, method, options, at):
+    task, settings = blobs(), {**QUICK, **options}
+    whole = fb.run(task, method, **settings, out=tmp_path / "whole")
+    if any(ln["round"] == at for ln in whole.history):
+        with pytest.raises(KeyboardInterrupt):
+            fb.run(task, method, **settings, out=tmp_path / "b", callbacks=[interrupted_after(at)])
+    again = fb.run(task, method, **settings, out=tmp_path / "b", resume=True)
+    assert same_but_for_seconds(whole.history, again.history)
+    assert same_model(whole.model, again.model)
+
+
+KILLED = """
+import sys, fedbridge as fb
+sys.path.insert(0, sys.argv[3])
+from small import blobs
+fb.run(blobs(), "auto", rounds=25, workers=2, model="mlp:8", out=sys.argv[1], resume=sys.argv[2] == "resume")
+"""
+
+
+def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path, request):
+    tests = str(request.path.parent)
+    chance = random.Random(0)
+    whole = fb.run(blobs(), "auto", rounds=25, workers=1, model="mlp:8", out=tmp_path / "whole")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), "resume", tests]
+    for _ in range(3):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        history = tmp_path / "killed" / "history.jsonl"
+        before = history.stat().st_size if history.exists() else 0
+        while process.poll() is None and not (history.exists() and history.stat().st_size > before):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    subprocess.run(command, check=True, timeout=120)
+    killed = fb.run(blobs(), "auto", rounds=25, model="mlp:8", out=tmp_path / "killed", resume=True)
+    assert same_but_for_seconds(whole.history, killed.history)
+    assert same_model(whole.model, killed.model)
+
+
+def test_resume_of_a_finished_run_returns_at_once(tmp_path, monkeypatch):
+    first = fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    monkeypatch.setattr("fedbridge.federation.Federation.open", None)
+    again = fb.run(blobs(), "fedda", **QUICK, out=tmp_path, resume=True)
+    assert again.history == json.loads(json.dumps(first.history))
+    assert again.summary == json.loads(json.dumps(first.summary))
+    assert same_model(first.model, again.model)
+
+
+def test_a_finished_run_can_be_given_more_rounds(tmp_path):
+    fb.run(blobs(), "auto", **QUICK, out=tmp_path / "a")
+    longer = {**QUICK, "rounds": 6}
+    grown = fb.run(blobs(), "auto", **longer, out=tmp_path / "a", resume=True)
+    assert same_but_for_seconds(grown.history, fb.run(blobs(), "auto", **longer).history)
+
+
+def test_a_folder_with_this_run_needs_resume(tmp_path):
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    with pytest.raises(RunFolderError, match="--resume"):
+        fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 0.2}, {"beta": 0.25}])
+def test_a_folder_with_another_run_is_refused(tmp_path, other):
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    with pytest.raises(RunFolderError, match="different"):
+        fb.run(blobs(), "fedda", **{**QUICK, **other}, out=tmp_path, resume=True)
+
+
+def test_other_data_are_another_run(tmp_path):
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    with pytest.raises(RunFolderError, match="data_sha256"):
+        fb.run(blobs(seed=1), "fedda", **QUICK, out=tmp_path, resume=True)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="other files"):
+        fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_newer_format_is_a_clear_error(tmp_path):
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("format = 1", "format = 2"))
+    with pytest.raises(RunFolderError, match="format 2"):
+        fb.run(blobs(), "fedda", **QUICK, out=tmp_path, resume=True)
+
+
+def test_a_damaged_checkpoint_costs_a_round_and_not_the_run(tmp_path):
+    whole = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "b", callbacks=[interrupted_after(3)])
+    max((tmp_path / "b" / "checkpoint").glob("*.safetensors")).write_bytes(b"")
+    with pytest.warns(UserWarning, match="damaged"):
+        again = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "b", resume=True)
+    assert same_but_for_seconds(whole.history, again.history)
+
+
+def test_a_full_disk_stops_with_advice_and_resumes(tmp_path, monkeypatch):
+    whole = fb.run(blobs(), "fedda", **QUICK)
+    real, count = os.fsync, []
+
+    def full_after_a_while(number):
+        count.append(number)
+        if len(count) > 8:
+            raise OSError(28, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full_after_a_while)
+        with pytest.raises(StorageError, match="free some space"):
+            fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
+    again = fb.run(blobs(), "fedda", **QUICK, out=tmp_path, resume=True)
+    assert same_but_for_seconds(whole.history, again.history)
+
+
+def test_a_model_may_be_a_function_or_a_module():
+    for model in (lambda task: nn.Linear(2, task.outputs), nn.Linear(2, 3)):
+        assert fb.run(blobs(), "fedda", **{**QUICK, "model": model}).accuracy > 0
+
+
+def test_a_model_of_the_wrong_size_is_refused():
+    with pytest.raises(fb.FedbridgeError, match="3"):
+        fb.run(blobs(), "fedda", **{**QUICK, "model": nn.Linear(2, 5)})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"rounds": 0}, OptionError, "rounds"),
+        ({"method": "fedgb"}, UnknownNameError, "fedgp"),
+        ({"engine": "ray"}, OptionError, "engine"),
+        ({"bata": 0.5}, UnknownOptionError, "beta"),
+        ({"workers": 0}, OptionError, "workers"),
+    ],
+)
+def test_wrong_arguments_say_what_is_expected(wrong, error, message):
+    with pytest.raises(error, match=message):
+        fb.run(blobs(), **{"method": "fedda", **QUICK, **wrong})
+
+
+def test_fewer_target_samples_than_a_batch_train_in_one_batch():
+    result = fb.run(blobs(), "fedda", **{**QUICK, "batch_size_target": 64})
+    assert result.history[-1]["sigma2"] is None
+    with pytest.raises(fb.FedbridgeError, match="B = 1"):
+        fb.run(blobs(), "fedda-auto", **{**QUICK, "batch_size_target": 64})
+
+
+def test_borrowed_noise_helps_where_one_batch_leaves_it_open():
+    options = {**QUICK, "batch_size_target": 64, "noise_from": "borrowed"}
+    assert fb.run(blobs(), "fedda-auto", **options).history[-1]["sigma2"] > 0

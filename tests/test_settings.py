@@ -1,0 +1,56 @@
+"""Options of a run are checked when it is set up, and unknown ones suggest the nearest."""
+
+import pytest
+
+from fedbridge.errors import OptionError, UnknownOptionError
+from fedbridge.settings import Settings, split_options
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"blocks": "layer"},
+        {"evidence": "prob"},
+        {"weights": "size"},
+        {"buffers": "source"},
+        {"noise_from": "all"},
+        {"participation": 0.0},
+        {"participation": 1.5},
+        {"dropout": 1.0},
+        {"warmup": -1},
+        {"lr_factor": 0.0},
+        {"early_stopping": 0},
+        {"validation_fraction": 1.0},
+        {"probe_batches": 0},
+    ],
+)
+def test_values_outside_their_range_are_refused(wrong):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        Settings(**wrong)
+
+
+def test_the_target_trains_like_the_sources_unless_said_otherwise():
+    settings = Settings(lr=0.3, batch_size=7, epochs=2)
+    source, target = settings.source_plan(warm=False), settings.target_plan(warm=False)
+    assert (target.lr, target.batch_size, target.epochs) == (0.3, 7, 2)
+    assert source.drop_last
+    assert not target.drop_last
+    own = Settings(lr=0.3, lr_target=0.1, batch_size_target=3, epochs_target=5).target_plan(
+        warm=False
+    )
+    assert (own.lr, own.batch_size, own.epochs) == (0.1, 3, 5)
+
+
+def test_options_are_sorted_into_run_and_method_and_defaults_give_way():
+    settings, own = split_options(
+        {"lr": 0.5, "beta": 0.3}, "fedda", ("beta",), {"lr": 0.1, "batch_size": 4, "colour": 1}
+    )
+    assert (settings.lr, settings.batch_size) == (0.5, 4)
+    assert own == {"beta": 0.3}
+
+
+def test_an_unknown_option_suggests_the_nearest():
+    with pytest.raises(UnknownOptionError, match="'batch_siz'.*'batch_size'"):
+        split_options({"batch_siz": 4}, "fedda", ("beta",), {})
+    with pytest.raises(UnknownOptionError, match="beta"):
+        split_options({"beta": 0.5}, "fedda-joint", (), {})
