@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## every rule at work on a small synthetic problem
-	$(BIN)/python examples/core_tour.py
+demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
+	$(BIN)/fedbridge demo
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest

@@ -76,7 +76,7 @@ def main() -> None:
     def bare() -> float:
         for pipe in pipes:
             pipe.send(True)
-        return max(pipe.recv() for pipe in pipes)
+        return max(float(pipe.recv()) for pipe in pipes)
 
     settings = Settings(
         model="cnn",

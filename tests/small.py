@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
 import fedbridge as fb
 from fedbridge.federation import Federation
 from fedbridge.methods import make
-from fedbridge.methods.base import Method
 from fedbridge.models import build_model
 from fedbridge.settings import Settings
+
+if TYPE_CHECKING:
+    from fedbridge.methods.base import Method
 
 
 def blobs(seed: int = 0, sources: int = 3, rows: int = 40, shift: float = 0.0) -> fb.FederatedTask:

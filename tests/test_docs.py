@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def _registry_restored(monkeypatch):
-    registry = fb.rules._registry
+    registry = fb.rules.registry
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 

@@ -15,8 +15,8 @@ from fedbridge.training import Outcome
 
 def test_seeds_differ_by_round_client_and_purpose_and_by_nothing_else():
     seeds = [
-        seed_of(0, round, client, purpose)
-        for round in (-1, 0, 1, 2)
+        seed_of(0, number, client, purpose)
+        for number in (-1, 0, 1, 2)
         for client in (0, 1, 2)
         for purpose in (0, 1)
     ]
@@ -49,10 +49,10 @@ def test_aligned_source_updates_of_one_gradient_equal_the_targets():
 
 def test_partial_participation_is_seeded_and_never_empty():
     fed = federation(blobs(sources=5), participation=0.4)
-    chosen = [fed.participants(round) for round in range(1, 30)]
+    chosen = [fed.participants(number) for number in range(1, 30)]
     assert all(len(there) == 2 for there in chosen)
     assert len({tuple(there) for there in chosen}) > 3
-    assert chosen == [fed.participants(round) for round in range(1, 30)]
+    assert chosen == [fed.participants(number) for number in range(1, 30)]
     assert len(federation(participation=0.01).participants(1)) == 1
 
 
@@ -69,8 +69,8 @@ def test_a_round_without_sources_is_a_step_of_the_target_and_says_so(monkeypatch
     fed = federation()
     alone, _ = fed.gather(1, fed.initial, with_sources=False)
     step = alone.rows[0].clone()
-    lost = {name: "dropped out" for name in fed.task.source_names}
-    monkeypatch.setattr(fed, "present", lambda round, **_: ([0], dict(lost)))
+    lost = dict.fromkeys(fed.task.source_names, "dropped out")
+    monkeypatch.setattr(fed, "present", lambda *_, **__: ([0], dict(lost)))
     for name in ("fedda-joint", "median"):
         playing = method(name, fed)
         record = playing.play(1)

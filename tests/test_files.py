@@ -19,7 +19,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     with pytest.raises(StorageError, match=r"No space left.*free some space.*--resume"):
         write_atomically(file, "new")
     assert file.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a.txt"]
+    assert [left.name for left in tmp_path.iterdir()] == ["a.txt"]
     with pytest.raises(StorageError, match="No space left"):
         append_line(file, "more")
 

@@ -544,7 +544,7 @@ def test_every_rule_states_its_equation():
 
 
 def test_a_new_rule_is_registered_by_a_decorator(monkeypatch):
-    monkeypatch.setattr(fb.rules._registry, "_entries", dict(fb.rules._registry._entries))
+    monkeypatch.setattr(fb.rules.registry, "_entries", dict(fb.rules.registry._entries))
 
     @fb.rules.rule("nearest-source")
     def nearest_source(geometry, *, share=0.5):

@@ -21,10 +21,24 @@ from fedbridge.files import StorageError
 from fedbridge.rundir import RunFolderError
 
 QUICK = {"rounds": 4, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
-PROMISED = (
-    "round accuracy loss beta sigma2 d2 seconds_train seconds_eval bytes_up bytes_down "
-    "balanced_accuracy auc cosine seconds_aggregate failures notes"
-).split()
+PROMISED = [
+    "round",
+    "accuracy",
+    "loss",
+    "beta",
+    "sigma2",
+    "d2",
+    "seconds_train",
+    "seconds_eval",
+    "bytes_up",
+    "bytes_down",
+    "balanced_accuracy",
+    "auc",
+    "cosine",
+    "seconds_aggregate",
+    "failures",
+    "notes",
+]
 
 
 def test_history_has_one_line_per_round_with_what_is_promised():
@@ -114,7 +128,7 @@ def test_a_run_folder_holds_all_its_files(tmp_path):
     out = tmp_path / "run"
     result = fb.run(blobs(), "fedda-joint", **QUICK, out=out)
     files = "config.toml history.jsonl summary.json model.safetensors manifest.json report.html"
-    assert set(files.split()) <= set(os.listdir(out))
+    assert set(files.split()) <= {file.name for file in out.iterdir()}
     config = tomllib.loads((out / "config.toml").read_text())
     assert (config["format"], config["method"], config["rounds"]) == (1, "fedda-joint", 4)
     assert json.loads((out / "summary.json").read_text())["accuracy"] == result.accuracy
@@ -158,9 +172,9 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, method, options, 
 
 KILLED = """
 import sys, fedbridge as fb
-sys.path.insert(0, sys.argv[3])
+sys.path.insert(0, sys.argv[2])
 from small import blobs
-fb.run(blobs(), "auto", rounds=25, workers=2, model="mlp:8", out=sys.argv[1], resume=sys.argv[2] == "resume")
+fb.run(blobs(), "auto", rounds=25, workers=2, model="mlp:8", out=sys.argv[1], resume=True)
 """
 
 
@@ -168,7 +182,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path, request):
     tests = str(request.path.parent)
     chance = random.Random(0)
     whole = fb.run(blobs(), "auto", rounds=25, workers=1, model="mlp:8", out=tmp_path / "whole")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), "resume", tests]
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), tests]
     for _ in range(3):
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
         history = tmp_path / "killed" / "history.jsonl"
@@ -223,7 +237,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match="other files"):
         fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
-    assert os.listdir(tmp_path) == ["thesis.tex"]
+    assert [left.name for left in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_newer_format_is_a_clear_error(tmp_path):

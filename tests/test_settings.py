@@ -50,7 +50,7 @@ def test_options_are_sorted_into_run_and_method_and_defaults_give_way():
 
 
 def test_an_unknown_option_suggests_the_nearest():
-    with pytest.raises(UnknownOptionError, match="'batch_siz'.*'batch_size'"):
+    with pytest.raises(UnknownOptionError, match=r"'batch_siz'.*'batch_size'"):
         split_options({"batch_siz": 4}, "fedda", ("beta",), {})
     with pytest.raises(UnknownOptionError, match="beta"):
         split_options({"beta": 0.5}, "fedda-joint", (), {})

@@ -98,12 +98,16 @@ def literal(text: str) -> object:
     return text if number is None else number
 
 
-def integers(text: str) -> list[int]:
+def natural(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, but got {text!r}")
+    return int(text)
+
+
+def naturals(text: str) -> list[int]:
     """``0,3,4`` as these numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected whole numbers, but got {text!r}") from error
+    return [natural(part.strip()) for part in text.split(",")]
 
 
 def _number(text: str) -> int | float | None:

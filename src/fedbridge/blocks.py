@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import index
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,7 +65,7 @@ class Blocks:
         """The blocks a caller meant, checked to cover a vector of ``size`` entries."""
         if blocks is None:
             return cls.whole(size)
-        resolved = blocks if isinstance(blocks, Blocks) else cls.of_sizes([*blocks])
+        resolved = blocks if isinstance(blocks, Blocks) else cls.of_sizes(_whole_numbers(blocks))
         if resolved.total != size:
             raise ShapeError(
                 f"Expected block sizes that add up to the {size} entries of an update, "
@@ -89,6 +90,14 @@ class Blocks:
         """Name of the first block in which not every entry of a boolean vector holds."""
         parts = zip(self.names, self.slices(), strict=True)
         return next(name for name, columns in parts if not bool(fine[columns].all()))
+
+
+def _whole_numbers(sizes: Sequence[int]) -> list[int]:
+    """Sizes as plain whole numbers, whatever whole-number type (numpy's, torch's) they have."""
+    try:
+        return [index(size) for size in sizes]
+    except TypeError as error:
+        raise ShapeError(f"Expected `blocks` to be whole numbers, but got {sizes!r}.") from error
 
 
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fedbridge
-from fedbridge.arguments import Parser, UsageError, integers
+from fedbridge.arguments import Parser, UsageError, natural, naturals
 from fedbridge.errors import FedbridgeError, UnknownOptionError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Compare methods over targets and seeds; source-only, target-only and the matched
 
 Run the same command again to go on after a stop: finished runs are kept. Targets, methods and
 seeds may be added to a comparison. Options of tasks, runs and methods as in `fedbridge run`; every
-method gets those that it has. --workers sets how many processes are used.
+method gets those that it has.
 
 examples:
   fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
@@ -134,8 +134,7 @@ def build_parser() -> Parser:
 
     demo = add("demo", demo_command, "all rules on embedded data, in a minute", DEMO_HELP)
     demo.add_argument("--rounds", type=int, help="rounds of every run")
-    demo.add_argument("--seeds", type=integers, default=[3], help="how many, or a list 0,1,2")
-    demo.add_argument("--workers", type=int, help="processes (default: one per core)")
+    demo.add_argument("--seeds", type=naturals, default=[3], help="how many, or a list 0,1,2")
     _add_output(demo, "runs/demo")
 
     run = add("run", run_command, "train a model for the target", RUN_HELP, open_options=True)
@@ -143,7 +142,7 @@ def build_parser() -> Parser:
     run.add_argument("--target", help="the site that adapts")
     run.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
     run.add_argument("--rounds", type=int, default=50, help="rounds (default: 50)")
-    run.add_argument("--seed", type=int, default=0, help="of data split and run (default: 0)")
+    run.add_argument("--seed", type=natural, default=0, help="of data split and run (default: 0)")
     run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     run.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     _add_output(run, "runs/<task>-<target>-<method>-<seed>")
@@ -155,7 +154,7 @@ def build_parser() -> Parser:
     compare.add_argument("--targets", help="all, or names separated by commas")
     compare.add_argument("--target", action="append", help="one name as it is; may be repeated")
     compare.add_argument("--methods", default="auto", help="names separated by commas")
-    compare.add_argument("--seeds", type=integers, default=[3], help="how many, or a list 0,1,2")
+    compare.add_argument("--seeds", type=naturals, default=[3], help="how many, or a list 0,1,2")
     compare.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
     compare.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     _add_output(compare, "runs/compare-<task>")
@@ -181,7 +180,7 @@ def run_command(args: Namespace) -> int:
         from fedbridge.run import run
         from fedbridge.show import run_progress
 
-        of_run, of_task = _sort_options(args.options, (args.method,))
+        of_run, of_task = _sort_options(args, (args.method,))
         with _run_options_named():
             task = load_task(args.task, args.target, args.seed, **of_task)
         name = f"{task.name}-{task.target.name}-{args.method}-{args.seed}"
@@ -219,7 +218,7 @@ def compare_command(args: Namespace) -> int:
         from fedbridge.show import compare_progress
 
         methods = tuple(_listed(args.methods))
-        of_run, of_task = _sort_options(args.options, methods)
+        of_run, of_task = _sort_options(args, methods)
         short = Path(args.task).stem
         out = args.out or RUNS / file_name(f"compare-{short}")
         with compare_progress(quiet=args.quiet or args.json) as update, _run_options_named():
@@ -241,9 +240,8 @@ def demo_command(args: Namespace) -> int:
 
         out = args.out or RUNS / "demo"
         with compare_progress(quiet=args.quiet or args.json) as update:
-            comparison = run_demo(
-                _seeds(args.seeds), args.rounds or ROUNDS, out, args.workers, update
-            )
+            rounds = ROUNDS if args.rounds is None else args.rounds
+            comparison = run_demo(_seeds(args.seeds), rounds, out, args.workers, update)
     return _show_comparison(comparison, out, args, what_it_shows(comparison))
 
 
@@ -298,16 +296,16 @@ def _add_debug(parser: Parser) -> None:
 
 def _add_output(parser: Parser, default: str) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {default})")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
-def _sort_options(
-    options: Mapping[str, Any], methods: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sort_options(args: Namespace, methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of runs and methods, and those that are left for the task."""
     from fedbridge.methods import options_of
     from fedbridge.settings import NAMES
 
+    options = args.options | ({} if args.workers is None else {"workers": args.workers})
     known = {*NAMES, *(option for method in methods for option in options_of(method))}
     of_run = {name: value for name, value in options.items() if name in known}
     return of_run, {name: value for name, value in options.items() if name not in known}

@@ -100,6 +100,8 @@ class Plan:
         _check_distinct("settings", [setting.label for setting in self.settings])
         _check_distinct("methods", self.methods)
         _check_distinct("seeds", self.seeds)
+        if self.rounds < 1:
+            raise OptionError(f"Expected `rounds` of at least 1, but got {self.rounds}.")
         known = {*NAMES, *(name for m in self.methods for name in known_methods.options_of(m))}
         for name in self.options:
             if name not in known:

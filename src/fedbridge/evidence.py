@@ -82,9 +82,12 @@ def target_noise(vectors: Vectors, sketch: Sketch, *, borrowed: bool) -> Noise |
     """The target's noise from its own report, and from the sources' if borrowed."""
     own = vectors.report.noise
     sketches = vectors.report.sketches
-    covariance = None
+    per_block = whole = None
     if own is not None and sketches is not None:
-        covariance = covariance_from_sketch(sketch, list(sketches), vectors.sources)
+        per_block, whole = (
+            covariance_from_sketch(sketch, list(sketches), vectors.sources, whole=over_all)
+            for over_all in (False, True)
+        )
     size = own
     if borrowed:
         lent = _noise_lent(vectors)
@@ -94,7 +97,8 @@ def target_noise(vectors: Vectors, sketch: Sketch, *, borrowed: bool) -> Noise |
         return None
     if own is None:
         return Noise(size)
-    return Noise(own, covariance, batches=vectors.report.batches).scaled_to(size)
+    measured = Noise(own, per_block, batches=vectors.report.batches, whole_covariance=whole)
+    return measured.scaled_to(size)
 
 
 def _noise_lent(vectors: Vectors) -> Tensor | None:

@@ -128,7 +128,8 @@ class Mine(torch.nn.Module):
 task = fb.FederatedTask.from_arrays(sources=[x(), x()], target=x(), test=x())
 def show(line):
     print("round", line["round"], flush=True)
-result = fb.run(task, "fedda", rounds=int(sys.argv[1]), workers=2, model=lambda task: Mine(), callbacks=[show])
+rounds = int(sys.argv[1])
+fb.run(task, "fedda", rounds, workers=2, model=lambda task: Mine(), callbacks=[show])
 print("done", flush=True)
 """
 
