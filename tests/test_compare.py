@@ -13,7 +13,7 @@ import pytest
 from fedbridge import methods
 from fedbridge.compare import CONTROLS, Plan, Setting, compare
 from fedbridge.comparison import CellResult, Comparison
-from fedbridge.errors import FedbridgeError, OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.metrics import wilson_interval
 from fedbridge.pool import work_in_processes
 from fedbridge.rundir import RunFolderError
@@ -124,6 +124,7 @@ class TestPlan:
             (([NOISE, NOISE], ["fedda"], [0], 3, {}), OptionError, "noise twice"),
             (([NOISE], ["fedda"], [1, 1], 3, {}), OptionError, "`seeds`.*1 twice"),
             (([NOISE], ["fedda"], [], 3, {}), OptionError, "at least one of `seeds`"),
+            (([], ["fedda"], [0], 3, {}), OptionError, "at least one of `settings`"),
             (([NOISE], ["fedda"], [0], 0, {}), OptionError, "`rounds`"),
         ],
     )
@@ -150,10 +151,17 @@ class TestPlan:
         assert len({cell.folder for cell in cells}) == len(cells)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    quick(folder)
+    return folder
+
+
 class TestFolder:
     def test_every_cell_is_a_run_and_the_files_say_what_was_found(self, tmp_path):
-        comparison = quick(tmp_path, settings=(NOISE, CONTRAST), seeds=(0, 1))
-        assert len(comparison.finished) == 2 * 4 * 2
+        comparison = quick(tmp_path, settings=(NOISE, CONTRAST))
+        assert len(comparison.finished) == 2 * 4
         content = json.loads((tmp_path / "comparison.json").read_text())
         assert content["settings"] == ["noise", "contrast"]
         assert content["methods"] == [*CONTROLS, "fedda"]
@@ -187,10 +195,9 @@ class TestFolder:
             ({"settings": (CONTRAST,)}, "tasks"),
         ],
     )
-    def test_a_folder_with_another_comparison_is_refused(self, tmp_path, change, named):
-        quick(tmp_path)
+    def test_a_folder_with_another_comparison_is_refused(self, finished, change, named):
         with pytest.raises(RunFolderError, match=f"holds a different one .other {named}"):
-            quick(tmp_path, **change)
+            quick(finished, **change)
 
     def test_a_folder_with_other_files_is_refused(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("")
@@ -282,7 +289,7 @@ class TestProcesses:
 SCRIPT = """
 from fedbridge.compare import Setting, compare
 settings = [Setting("noise", "digits-noise", options={"n_target": 12})]
-done = compare(settings, ["fedda"], [0, 1], 400, "c", {"steps": 1, "workers": 2})
+done = compare(settings, ["fedda"], [0], 60, "c", {"steps": 1, "workers": 2})
 print(len(done.finished), done.kept)
 """
 
@@ -305,19 +312,7 @@ def test_a_script_without_a_main_guard_is_stopped_and_goes_on(tmp_path):
     wait_until(lambda: count(tmp_path, "c/cells/*/checkpoint/*.json") > 4)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) != 0
-    rounds = {
-        file.parent.name: len(file.read_text().splitlines())
-        for file in tmp_path.glob("c/cells/*/history.jsonl")
-    }
-    assert rounds
     finished = count(tmp_path, "c/cells/*/summary.json")
-    assert finished < 8
-    text = (tmp_path / "script.py").read_text()
-    assert "__main__" not in text
+    assert finished < 4
     shown = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert shown.split() == ["8", str(finished)]
-
-
-def test_errors_of_comparisons_are_errors_of_fedbridge():
-    with pytest.raises(FedbridgeError):
-        quick(settings=())
+    assert shown.split() == ["4", str(finished)]

@@ -361,7 +361,7 @@ def _show_comparison(
         console = results()
         if comparison.kept:
             console.print(f"{comparison.kept} of {len(comparison.cells)} runs were finished before")
-        console.print(comparison_table(comparison))
+        console.print(comparison_table(comparison, styled=console.is_terminal))
         for text in (*comparison.notes(), *([] if story is None else ["", story, ""])):
             console.print(text)
         console.print(f"report: {page}", soft_wrap=True)

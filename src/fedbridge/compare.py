@@ -284,16 +284,18 @@ class _Board:
 
     def keep_finished(self) -> None:
         """Take over the runs that are finished and were made of the same data and options."""
-        tasks: dict[tuple[str, int], FederatedTask] = {}
-        for index, cell in enumerate(self.cells):
-            summary = _summary(cell)
-            if summary is None:
-                continue
-            key = (cell.setting.label, cell.seed)
-            if key not in tasks:
-                tasks = {key: cell.setting.load(cell.seed)}
-            if _is_same_run(cell, tasks[key]):
-                self.results[index] = cell.result(summary)
+        summaries = {k: s for k, s in enumerate(map(_summary, self.cells)) if s is not None}
+        by_task: dict[tuple[str, int], list[int]] = {}
+        for index in summaries:
+            cell = self.cells[index]
+            by_task.setdefault((cell.setting.label, cell.seed), []).append(index)
+        for indices in by_task.values():
+            first = self.cells[indices[0]]
+            task = first.setting.load(first.seed)
+            checksum = fingerprint(task)
+            for index in indices:
+                if _is_same_run(self.cells[index], task, checksum):
+                    self.results[index] = self.cells[index].result(summaries[index])
         self.kept = len(self.results)
         self._write()
 
@@ -418,7 +420,7 @@ def _summary(cell: Cell) -> dict[str, Any] | None:
     return None if cell.folder is None else RunFolder(cell.folder).summary()
 
 
-def _is_same_run(cell: Cell, task: FederatedTask) -> bool:
+def _is_same_run(cell: Cell, task: FederatedTask, data_sha256: str) -> bool:
     """Whether the cell's folder holds the run that the cell would be now."""
     assert cell.folder is not None
     config = RunFolder(cell.folder).config()
@@ -429,7 +431,7 @@ def _is_same_run(cell: Cell, task: FederatedTask) -> bool:
     return (
         config is not None
         and config["rounds"] == cell.rounds
-        and config["data_sha256"] == fingerprint(task)
+        and config["data_sha256"] == data_sha256
         and config["settings"] == json.loads(to_json(now))
         and config["model"]["name"] == (settings.model or task.model)
     )

@@ -2,7 +2,7 @@
 
 Two sites that share a seed each press a vector of millions of entries into a short one such that
 inner products survive on average. A block of the model is pressed by giving every entry a random
-sign and adding it to a random bucket (a count sketch): one pass, no matrix, nothing to store.
+sign and adding it to a random bucket (a count sketch): one pass and no matrix.
 
 Every sketch has two independent *halves*, because a squared inner product needs them. From one
 half, ``E⟨Ra, Rb⟩² = ⟨a, b⟩² + (‖a‖²‖b‖² + ...)/k``, biased by exactly the noise one wants to
@@ -13,6 +13,7 @@ measure. The product of two independent halves has no bias at all: ``E ⟨R₁a,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fedbridge.blocks import Blocks
 
 CHUNK = 2**16
-"""Entries that are hashed at a time, so that memory does not grow with the model."""
+"""Entries that are pressed at a time, so that no converted copy of a whole matrix is made."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +49,33 @@ class Sketch:
             raise ShapeError(
                 f"Expected rows of {self.blocks.total} entries, but got {tuple(rows.shape)}."
             )
-        pressed = torch.zeros((rows.shape[0], len(self.blocks), 2, self.size), dtype=torch.float64)
+        width = len(self.blocks) * self.size
+        pressed = torch.zeros((2, rows.shape[0], width), dtype=torch.float64)
+        for start in range(0, self.blocks.total, CHUNK):
+            chunk = rows[:, start : start + CHUNK].to("cpu", torch.float64)
+            for half, (bucket, sign) in enumerate(self._halves):
+                part = slice(start, start + CHUNK)
+                pressed[half].index_add_(1, bucket[part].long(), chunk * sign[part])
+        return pressed.view(2, rows.shape[0], len(self.blocks), self.size).permute(1, 2, 0, 3)
+
+    @cached_property
+    def _halves(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Bucket and sign of every entry, for either half; drawn once."""
+        return tuple(self._draw(half) for half in range(2))
+
+    def _draw(self, half: int) -> tuple[Tensor, Tensor]:
+        buckets = torch.empty(self.blocks.total, dtype=torch.int32)
+        signs = torch.ones(self.blocks.total, dtype=torch.int8)
         for index, columns in enumerate(self.blocks.slices()):
             width = columns.stop - columns.start
             if width <= self.size:
-                pressed[:, index, :, :width] = rows[:, None, columns].to("cpu", torch.float64)
+                buckets[columns] = torch.arange(width, dtype=torch.int32) + index * self.size
                 continue
-            for half in range(2):
-                self._press_block(rows[:, columns], pressed[:, index, half], (index, half))
-        return pressed
-
-    def _press_block(self, rows: Tensor, pressed: Tensor, key: tuple[int, int]) -> None:
-        generator = torch.Generator()
-        generator.manual_seed(_mixed_seed(self.seed, *key))
-        for start in range(0, rows.shape[1], CHUNK):
-            chunk = rows[:, start : start + CHUNK].to("cpu", torch.float64)
-            draw = torch.randint(2 * self.size, (chunk.shape[1],), generator=generator)
-            sign = (draw % 2 * 2 - 1).to(torch.float64)
-            pressed.index_add_(1, draw // 2, chunk * sign)
+            generator = torch.Generator().manual_seed(_mixed_seed(self.seed, index, half))
+            draw = torch.randint(2 * self.size, (width,), generator=generator, dtype=torch.int32)
+            buckets[columns] = draw // 2 + index * self.size
+            signs[columns] = (draw % 2 * 2 - 1).to(torch.int8)
+        return buckets, signs
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
         """Unbiased estimates (a, b, K, 2) of the inner products of sketched rows, per half."""

@@ -8,6 +8,7 @@ noisy-target protocol at a size that runs in seconds.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import cos, isfinite, radians, sin
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -131,6 +132,7 @@ def rotate(images: Tensor, angle: float) -> Tensor:
     return grid_sample(images, grid, align_corners=False)
 
 
+@cache
 def _digits() -> tuple[Tensor, NDArray[np.int64]]:
     # Imported here: it takes longer to import than all of fedbridge, and few tasks need it.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
