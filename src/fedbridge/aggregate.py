@@ -16,7 +16,7 @@ from fedbridge.checks import (
     check_target,
 )
 from fedbridge.estimators import measure_noise
-from fedbridge.geometry import Noise, measure
+from fedbridge.geometry import Noise, check_finite, measure, read_weights
 from fedbridge.gram import accumulation_device
 from fedbridge.rules import AnyRule, CoordinateRule, Mix, resolve
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fedbridge.geometry import Geometry
 
-STRETCH = 2**16
+STRETCH = 2**15
 """Entries that are mixed at a time where the plain product would not do."""
 
 
@@ -68,9 +68,11 @@ def aggregate(
     sources = check_sources(sources)
     target = check_target(target, sources)
     cut = Blocks.resolve(blocks, sources.shape[1])
-    geometry = _geometry(target, sources, cut, batches, sigma2, weights)
     if isinstance(chosen, CoordinateRule):
+        check_finite(target, sources, cut)
+        read_weights(weights, len(sources))
         return apply_by_entries(chosen, target, sources, **options)
+    geometry = _geometry(target, sources, cut, batches, sigma2, weights)
     return combine(chosen(geometry, **options), target, sources, cut)
 
 

@@ -105,9 +105,11 @@ def natural(text: str) -> int:
     return int(text)
 
 
-def naturals(text: str) -> list[int]:
-    """``0,3,4`` as these numbers."""
-    return [natural(part.strip()) for part in text.split(",")]
+def seeds(text: str) -> Sequence[int]:
+    """``3`` as the first three seeds, ``0,3,4`` as these, ``7,`` as this one."""
+    if "," not in text:
+        return range(natural(text))
+    return [natural(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def _number(text: str) -> int | float | None:

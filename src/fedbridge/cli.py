@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fedbridge
-from fedbridge.arguments import Parser, UsageError, natural, naturals
+from fedbridge.arguments import Parser, UsageError, natural, seeds
 from fedbridge.errors import FedbridgeError, UnknownOptionError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def build_parser() -> Parser:
 
     demo = add("demo", demo_command, "all rules on embedded data, in a minute", DEMO_HELP)
     demo.add_argument("--rounds", type=int, help="rounds of every run")
-    demo.add_argument("--seeds", type=naturals, default=[3], help="how many, or a list 0,1,2")
+    demo.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
     _add_output(demo, "runs/demo")
 
     run = add("run", run_command, "train a model for the target", RUN_HELP, open_options=True)
@@ -154,7 +154,7 @@ def build_parser() -> Parser:
     compare.add_argument("--targets", help="all, or names separated by commas")
     compare.add_argument("--target", action="append", help="one name as it is; may be repeated")
     compare.add_argument("--methods", default="auto", help="names separated by commas")
-    compare.add_argument("--seeds", type=naturals, default=[3], help="how many, or a list 0,1,2")
+    compare.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
     compare.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
     compare.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     _add_output(compare, "runs/compare-<task>")
@@ -226,9 +226,7 @@ def compare_command(args: Namespace) -> int:
                 Setting(target or short, args.task, target, of_task)
                 for target in _targets(args, of_task)
             ]
-            comparison = compare(
-                settings, methods, _seeds(args.seeds), args.rounds, out, of_run, update
-            )
+            comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
     return _show_comparison(comparison, out, args)
 
 
@@ -241,7 +239,7 @@ def demo_command(args: Namespace) -> int:
         out = args.out or RUNS / "demo"
         with compare_progress(quiet=args.quiet or args.json) as update:
             rounds = ROUNDS if args.rounds is None else args.rounds
-            comparison = run_demo(_seeds(args.seeds), rounds, out, args.workers, update)
+            comparison = run_demo(args.seeds, rounds, out, args.workers, update)
     return _show_comparison(comparison, out, args, what_it_shows(comparison))
 
 
@@ -333,11 +331,6 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
 
         return possible_targets(args.task, **of_task)
     return _listed(args.targets) if args.targets else [None]
-
-
-def _seeds(given: Sequence[int]) -> Sequence[int]:
-    """One number says how many seeds, several are the seeds."""
-    return given if len(given) > 1 else range(given[0])
 
 
 def _listed(text: str) -> list[str]:

@@ -136,13 +136,13 @@ class Comparison:
         """What a reader must know to read the table."""
         measure = "Accuracy in percent" if self._has_classes() else "Negative test loss"
         spread = (
-            f"standard deviation over {len(self.seeds)} seeds"
+            f"the standard deviation over {len(self.seeds)} seeds"
             if len(self.seeds) > 1
             else "half the 95% confidence interval of the test set, for there is one seed"
         )
         what = (
-            f"{measure} on the target's test set, mean of the last 5 of {self.rounds} rounds; in "
-            f"brackets the {spread}; the best of a column in bold."
+            f"{measure} on the target's test set after {self.rounds} rounds, mean of the last 5; "
+            f"in brackets {spread}; the best of a column in bold."
         )
         notes = [what, self.control_note]
         missing = len(self.cells) - len(self.finished)

@@ -91,4 +91,4 @@ def file_name(text: str) -> str:
     """
     plain = unicodedata.normalize("NFC", text)
     safe = re.sub(r"[^\w+.-]+", "-", plain).strip(".-")[:LONGEST_NAME]
-    return safe if safe == text else f"{safe}-{sha256(text.encode())[:6]}".lstrip("-")
+    return safe if safe and safe == text else f"{safe}-{sha256(text.encode())[:6]}".lstrip("-")

@@ -205,7 +205,11 @@ def measure(
     rows = (target[None], sources)
     gram = torch.stack([reliable_gram(rows, columns) for columns in blocks.slices()])
     if not bool(gram.isfinite().all()):
-        raise _non_finite(target, sources, blocks)
+        _name_the_non_finite(target, sources, blocks)
+        raise NonFiniteError(
+            "Expected updates whose squared length is a finite float64, but they are larger: "
+            "divide all updates by a common factor."
+        )
     shares, samples = read_weights(weights, sources.shape[0])
     return Geometry(blocks, gram, shares, samples, noise, batches)
 
@@ -215,20 +219,23 @@ def client_name(row: int) -> str:
     return "the target" if row == 0 else f"source {row - 1}"
 
 
-def _non_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> NonFiniteError:
+def check_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:
+    """Refuse NaN and Inf in updates that are not measured: a sum shows them in one pass."""
+    if not bool(target.sum().isfinite()) or not bool(sources.sum(1).isfinite().all()):
+        _name_the_non_finite(target, sources, blocks)
+
+
+def _name_the_non_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:
+    """Raise for the first client and block that hold NaN or Inf, if any does."""
     for row, update in enumerate((target, *sources)):
         for name, columns in zip(blocks.names, blocks.slices(), strict=True):
             bad = int((~update[columns].isfinite()).sum())
             if bad:
-                return NonFiniteError(
+                raise NonFiniteError(
                     f"Expected finite updates, but the update of {client_name(row)} has {bad} "
                     f"NaN or Inf in {name!r}: leave this client out of the round, or lower its "
                     f"learning rate."
                 )
-    return NonFiniteError(
-        "Expected updates whose squared length is a finite float64, but they are larger: "
-        "divide all updates by a common factor."
-    )
 
 
 def read_weights(

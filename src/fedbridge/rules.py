@@ -33,6 +33,7 @@ from fedbridge.checks import check_beta
 from fedbridge.cone import RIDGE, nearest_in_cone, nearest_in_hull
 from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.geometry import Geometry, divide
+from fedbridge.ordering import sorted_rows
 from fedbridge.rulebook import (
     AnyRule,
     CoordinateRule,
@@ -247,7 +248,8 @@ def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tenso
         raise OptionError(f"Expected `trim` in [0, 0.5], but got {trim}.")
     n_sources = sources.shape[0]
     cut = min(int(trim * n_sources + 1e-9), (n_sources - 1) // 2)  # 0.29 * 100 is below 29
-    return sources.sort(dim=0).values[cut : n_sources - cut].mean(dim=0)
+    middle = sorted_rows(sources)[cut : n_sources - cut]
+    return sum(middle[1:], start=middle[0]) / len(middle)
 
 
 def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
