@@ -8,7 +8,6 @@ interrupted goes on from its checkpoint, and a cell that fails does not stop the
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -25,6 +24,7 @@ from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, ne
 from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.methods.matched import FIXED_BETA
 from fedbridge.pool import Event, Tell, work_in_processes
+from fedbridge.processes import core_count
 from fedbridge.run import run
 from fedbridge.rundir import RunFolder, RunFolderError, fingerprint
 from fedbridge.settings import NAMES, split_options
@@ -444,4 +444,4 @@ def _processes(options: Mapping[str, Any]) -> int:
     workers = options.get("workers")
     if isinstance(workers, int):
         return workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return core_count()

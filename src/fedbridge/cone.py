@@ -7,8 +7,16 @@ an active-set method, whatever the size of the model.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 RIDGE = 1e-12
 """Relative weight that makes equal sources share equally instead of the first one taking all."""
@@ -30,31 +38,31 @@ def nearest_in_cone(gram: Tensor, cross: Tensor) -> Tensor:
     height = (cross / scale).abs().max().clamp(min=torch.finfo(torch.float64).tiny)
     unit = gram / scale[:, None] / scale[None, :]
     unit = unit + RIDGE * torch.eye(len(unit), dtype=unit.dtype)
-    solution = _active_set(unit, torch.where(usable, cross / scale / height, -1.0))
+    wanted = torch.where(usable, cross / scale / height, -1.0)
+    solution = torch.from_numpy(_active_set(unit.numpy(), wanted.numpy()))
     return solution * height / scale
 
 
-def _active_set(gram: Tensor, cross: Tensor) -> Tensor:
+def _active_set(gram: Array, cross: Array) -> Array:
     """``argmin_{c ≥ 0} cᵀ gram c − 2 crossᵀ c`` for a positive definite, unit-diagonal gram.
 
     A coefficient enters as long as that lowers the objective; one that would turn negative
     leaves. The bound on the rounds only matters to rounding: every round is a feasible point and
-    none is worse than the one before.
+    none is worse than the one before. In numpy, whose overhead on tiny arrays is far smaller.
     """
-    solution = torch.zeros_like(cross)
-    active = torch.zeros_like(cross, dtype=torch.bool)
+    solution = np.zeros_like(cross)
+    active = np.zeros(len(cross), dtype=bool)
     for _ in range(3 * len(cross)):
-        gain = cross - gram @ solution
-        gain[active] = -torch.inf
+        gain = np.where(active, -np.inf, cross - gram @ solution)
         entering = int(gain.argmax())
-        if not bool(gain[entering] > TOLERANCE):
+        if not gain[entering] > TOLERANCE:
             break
         active[entering] = True
         candidate = _solve(gram, cross, active)
-        if not bool(candidate[entering] > 0):  # a gain that is only rounding
+        if not candidate[entering] > 0:  # a gain that is only rounding
             break
-        while bool((candidate[active] <= 0).any()):
-            blocking = torch.nonzero(active & (candidate <= 0)).flatten()
+        while (candidate[active] <= 0).any():
+            blocking = np.flatnonzero(active & (candidate <= 0))
             steps = solution[blocking] / (solution[blocking] - candidate[blocking])
             solution = solution + steps.min() * (candidate - solution)
             solution[blocking[steps.argmin()]] = 0.0
@@ -65,10 +73,10 @@ def _active_set(gram: Tensor, cross: Tensor) -> Tensor:
     return solution
 
 
-def _solve(gram: Tensor, cross: Tensor, active: Tensor) -> Tensor:
+def _solve(gram: Array, cross: Array, active: NDArray[np.bool_]) -> Array:
     """The unconstrained solution with only the active coefficients, zero elsewhere."""
-    solution = torch.zeros_like(cross)
-    solution[active] = torch.linalg.solve(gram[active][:, active], cross[active])
+    solution = np.zeros_like(cross)
+    solution[active] = np.linalg.solve(gram[np.ix_(active, active)], cross[active])
     return solution
 
 

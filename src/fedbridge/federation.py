@@ -278,9 +278,14 @@ class Federation:
     def evaluate(self, state: State, site: Site | None = None) -> Metrics:
         """Measures of a model on the target's test split, or on another set."""
         chosen = self.task.test if site is None else site
+        outputs = self.predict(state, chosen)
         with one_thread():
-            outputs = self.bench.predict(state.parameters, state.buffers, chosen)
             return measure_predictions(outputs, chosen.y, self.task.n_classes)
+
+    def predict(self, state: State, site: Site) -> Tensor:
+        """Outputs of a model for every row of a set."""
+        with one_thread():
+            return self.bench.predict(state.parameters, state.buffers, site)
 
     def present(
         self, round: int, *, with_target: bool = True, with_sources: bool = True

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedbridge.blocks import Blocks
 from fedbridge.errors import NoiseUndefinedError, NonFiniteError, OptionError, ShapeError
-from fedbridge.gram import reliable_gram
+from fedbridge.gram import Workspace, reliable_gram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,7 +203,8 @@ def measure(
         NonFiniteError: an update holds NaN or Inf; names the client and the block.
     """
     rows = (target[None], sources)
-    gram = torch.stack([reliable_gram(rows, columns) for columns in blocks.slices()])
+    workspace = Workspace()
+    gram = torch.stack([reliable_gram(rows, columns, workspace) for columns in blocks.slices()])
     if not bool(gram.isfinite().all()):
         _name_the_non_finite(target, sources, blocks)
         raise NonFiniteError(

@@ -12,6 +12,7 @@ average over, always are: it costs next to nothing.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,23 +42,40 @@ def accumulation_device(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _panels(matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype) -> Iterator[Tensor]:
+class Workspace:
+    """Memory that panels are copied into: a few megabytes, used again and again."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def shaped(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Room of this shape; its old content is lost."""
+        size = prod(shape)
+        memory = self._memory
+        if memory.dtype != dtype or memory.device != device or len(memory) < size:
+            self._memory = torch.empty(size, dtype=dtype, device=device)
+        return self._memory[:size].view(shape)
+
+
+def _panels(
+    matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype, workspace: Workspace | None
+) -> Iterator[Tensor]:
     """Cut the columns of matrices, stacked on each other, into panels of (runs, rows, run).
 
     The panels are views of one small workspace that is filled again for every panel: the
     matrices themselves are neither copied nor converted. What is left over behind the last
     whole run comes as a last panel of one shorter run.
     """
+    room = Workspace() if workspace is None else workspace
     rows = sum(matrix.shape[0] for matrix in matrices)
     start, stop = columns.start, columns.stop
     most = max(1, min((stop - start) // RUN, WORKSPACE // (rows * RUN)))
     device = accumulation_device(matrices[0].device)
-    workspace = torch.empty((most, rows, RUN), dtype=dtype, device=device)
     while start < stop:
         left = stop - start
         runs, run = (min(most, left // RUN), RUN) if left >= RUN else (1, left)
         end = start + runs * run
-        panel = workspace[:runs, :, :run]
+        panel = room.shaped((runs, rows, run), dtype, device)
         row = 0
         for matrix in matrices:
             below = row + matrix.shape[0]
@@ -69,19 +87,25 @@ def _panels(matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype) ->
 
 
 def gram(
-    matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype = torch.float64
+    matrices: tuple[Tensor, ...],
+    columns: slice,
+    dtype: torch.dtype = torch.float64,
+    workspace: Workspace | None = None,
 ) -> Tensor:
     """Gram matrix, in float64, of the rows of all ``matrices`` over ``columns``.
 
     Products inside a run are taken in ``dtype``, sums over runs always in float64.
     """
-    return _sum(torch.bmm(panel, panel.mT) for panel in _panels(matrices, columns, dtype))
+    panels = _panels(matrices, columns, dtype, workspace)
+    return _sum(torch.bmm(panel, panel.mT) for panel in panels)
 
 
-def inner(left: Tensor, right: Tensor, columns: slice) -> Tensor:
+def inner(
+    left: Tensor, right: Tensor, columns: slice, workspace: Workspace | None = None
+) -> Tensor:
     """Inner products of every row of ``left`` with every row of ``right``, all in float64."""
     cut = left.shape[0]
-    panels = _panels((left, right), columns, torch.float64)
+    panels = _panels((left, right), columns, torch.float64, workspace)
     return _sum(torch.bmm(panel[:, :cut], panel[:, cut:].mT) for panel in panels)
 
 
@@ -91,17 +115,19 @@ def _sum(products: Iterable[Tensor]) -> Tensor:
     return sum(others, start=first).cpu()
 
 
-def reliable_gram(matrices: tuple[Tensor, ...], columns: slice) -> Tensor:
+def reliable_gram(
+    matrices: tuple[Tensor, ...], columns: slice, workspace: Workspace | None = None
+) -> Tensor:
     """Gram matrix with products in float32 where that is safe, else in float64."""
     single = all(matrix.dtype == torch.float32 for matrix in matrices)
     if single and columns.stop - columns.start >= SHORT:
-        fast = gram(matrices, columns, torch.float32)
+        fast = gram(matrices, columns, torch.float32, workspace)
         nonzero = fast.diagonal() != 0
         if _float32_was_enough(fast[nonzero][:, nonzero], columns.stop - columns.start):
             seen_as_zero = torch.nonzero(~nonzero).flatten().tolist()
             if not any(bool(_row(matrices, index)[columns].any()) for index in seen_as_zero):
                 return fast
-    return gram(matrices, columns, torch.float64)
+    return gram(matrices, columns, torch.float64, workspace)
 
 
 def _float32_was_enough(measured: Tensor, size: int) -> bool:

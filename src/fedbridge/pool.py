@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fedbridge.engines.workers import (
-    START_METHOD,
-    _leave_with_parent,
-    _main_script_left_alone,
-)
+from fedbridge.processes import START_METHOD, leave_with_parent, main_script_left_alone
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -124,7 +120,7 @@ class _Crew:
             args=(self._work, theirs, self._lifeline, inherited if forked else []),
             daemon=True,
         )
-        with warnings.catch_warnings(), _main_script_left_alone():
+        with warnings.catch_warnings(), main_script_left_alone():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch, idle here
             process.start()
         theirs.close()
@@ -140,7 +136,7 @@ def _serve(
             connection.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    threading.Thread(target=_leave_with_parent, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=leave_with_parent, args=(lifeline,), daemon=True).start()
     while True:
         try:
             item = pipe.recv()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from fedbridge.engines.local import LocalEngine
 from fedbridge.engines.workers import WorkerEngine
 from fedbridge.errors import OptionError
+from fedbridge.processes import core_count
 
 if TYPE_CHECKING:
     from fedbridge.training import Workbench
@@ -24,8 +24,7 @@ def make_engine(bench: Workbench, *, slots: int, rows: int, workers: int | None)
     """
     if workers is not None and workers < 1:
         raise OptionError(f"Expected `workers` of at least 1, but got {workers}.")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = min(workers or cores or 1, rows)
+    count = min(workers or core_count(), rows)
     if count == 1 or bench.device.type != "cpu":
         return LocalEngine(bench, slots=slots, rows=rows)
     return WorkerEngine(bench, slots=slots, rows=rows, workers=count)

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
-import sys
 import threading
 import warnings
 from dataclasses import dataclass
@@ -28,15 +26,14 @@ import torch.multiprocessing  # registers how shared tensors reach a spawned wor
 from torch import Tensor
 
 from fedbridge.errors import FedbridgeError
+from fedbridge.processes import START_METHOD, leave_with_parent, main_script_left_alone
 from fedbridge.training import Job, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
     from fedbridge.training import Workbench
-
-START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
 @dataclass
@@ -135,7 +132,7 @@ class WorkerEngine:
             ),
             daemon=True,
         )
-        with warnings.catch_warnings(), _main_script_left_alone():
+        with warnings.catch_warnings(), main_script_left_alone():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch, idle here
             process.start()
         theirs.close()
@@ -163,7 +160,7 @@ def _work(
         connection.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    threading.Thread(target=_leave_with_parent, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=leave_with_parent, args=(lifeline,), daemon=True).start()
     while True:
         try:
             job, row = pipe.recv()
@@ -172,22 +169,3 @@ def _work(
         outcome = bench.run(job, starts[job.slot], results[row])
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             pipe.send(outcome)
-
-
-def _leave_with_parent(lifeline: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def _main_script_left_alone() -> Iterator[None]:
-    """Keep a spawned process from running the main script again, guarded or not."""
-    main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__",) if name in main.__dict__}
-    spec, main.__spec__ = main.__spec__, None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
-        main.__spec__ = spec

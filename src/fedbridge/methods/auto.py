@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from fedbridge.cone import nearest_in_hull
 from fedbridge.data.split import stratified_order
@@ -34,7 +35,7 @@ from fedbridge.federation import SPLITTING, State, seed_of
 from fedbridge.methods.base import Method, Record
 from fedbridge.methods.ruled import describe
 from fedbridge.rules import Mix
-from fedbridge.training import TARGET, Outcome
+from fedbridge.training import TARGET, Outcome, one_thread, squared_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,13 @@ OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of the target's own training is added to the led model; the loss chooses."""
 
 MEMORY = 0.7
-"""Weight of the past rounds in the running averages of evidence and of cross-validated loss."""
+"""Weight of the past rounds in the running average of the evidence about the sources."""
+
+LOSS_MEMORY = 0.5
+"""The same for held-out losses: enough to calm a small sample, not so much as to lag behind."""
+
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Candidates for the temperature at which held-out losses are compared."""
 
 CAUTION = 0.1
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
@@ -269,7 +276,9 @@ class Auto(Method):
         """Take the model with the smallest running cross-validated loss."""
         for name, loss in self._held_out_losses().items():
             past = self.losses.get(name)
-            self.losses[name] = loss if past is None else MEMORY * past + (1 - MEMORY) * loss
+            self.losses[name] = (
+                loss if past is None else LOSS_MEMORY * past + (1 - LOSS_MEMORY) * loss
+            )
         if self.losses:
             self.choice = min(self.losses, key=self.losses.__getitem__)
         self.state = self._model(self.choice, None)
@@ -283,12 +292,16 @@ class Auto(Method):
         return {name: self._held_out_loss(name) for name in candidates}
 
     def _held_out_loss(self, candidate: str) -> float:
-        site, total = self.federation.task.target, 0.0
-        for fold, rows in enumerate(self.folds):
-            held_out = replace(site, x=site.x[rows], y=site.y[rows])
-            measured = self.federation.evaluate(self._model(candidate, fold), held_out)
-            total += measured.loss * len(rows)
-        return total / len(self.rows)
+        site, federation = self.federation.task.target, self.federation
+        outputs = [
+            federation.predict(
+                self._model(candidate, fold), replace(site, x=site.x[rows], y=site.y[rows])
+            )
+            for fold, rows in enumerate(self.folds)
+        ]
+        with one_thread():
+            truth = site.y[torch.cat(self.folds)]
+            return calibrated_loss(torch.cat(outputs), truth, federation.task.n_classes)
 
     def _model(self, candidate: str, fold: int | None) -> State:
         """The model of a candidate, or its replica without a fold."""
@@ -299,6 +312,17 @@ class Auto(Method):
         led, part = self.lanes["led"], float(share)
         parameters = torch.lerp(led.parameters, state.parameters, part)
         return State(parameters, state.buffers if part > 0 else led.buffers)
+
+
+def calibrated_loss(outputs: Tensor, truth: Tensor, n_classes: int | None) -> float:
+    """Loss at the temperature that suits the outputs best.
+
+    A model that has fitted a few samples is far too sure of itself, and its cross-entropy on
+    other samples is poor even where most of its answers are right. Its answers are what counts.
+    """
+    if n_classes is None:
+        return float(squared_error(outputs, truth))
+    return min(float(functional.cross_entropy(outputs / t, truth)) for t in TEMPERATURES)
 
 
 @dataclass(frozen=True)
