@@ -127,6 +127,11 @@ class TestAuto:
             if task.fold is not None:
                 assert not set(job.rows.tolist()) & set(playing.folds[task.fold].tolist())
 
+    def test_folds_deal_out_every_class(self):
+        playing = method("auto", federation(), folds=4)
+        labels = playing.federation.task.target.y
+        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in playing.folds)
+
     def test_follows_near_sources(self):
         result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
         assert result.history[-1]["choice"] != "alone"

@@ -28,7 +28,6 @@ import torch
 from torch.nn import functional
 
 from fedbridge.cone import nearest_in_hull
-from fedbridge.data.split import stratified_order
 from fedbridge.errors import OptionError
 from fedbridge.evidence import Vectors, measure_evidence
 from fedbridge.federation import SPLITTING, State, seed_of
@@ -147,14 +146,14 @@ class Auto(Method):
             self.lanes[name] = State(memory[f"{name}|parameters"], buffers)
 
     def _make_folds(self, count: int) -> list[Tensor]:
-        """Stratified folds of the target's rows, at most one per row."""
+        """Folds of the target's rows, at most one per row; each class is dealt out over them."""
         if count < 2:
             raise OptionError(f"Expected at least 2 `folds`, but got {count}.")
         federation = self.federation
-        labels = federation.task.target.y[self.rows].numpy()
-        strata = None if federation.task.n_classes is None else labels
         chooser = np.random.default_rng(seed_of(federation.seed, 0, TARGET, SPLITTING + 1))
-        order = self.rows[torch.from_numpy(stratified_order(strata, len(self.rows), chooser))]
+        order = self.rows[torch.from_numpy(chooser.permutation(len(self.rows)))]
+        if federation.task.n_classes is not None:
+            order = order[federation.task.target.y[order].argsort(stable=True)]
         return [order[start::count].sort().values for start in range(min(count, len(order)))]
 
     def _tasks(self) -> list[_Task]:
