@@ -67,6 +67,18 @@ def method(name: str, on: Federation, **options: object) -> Method:
     return playing
 
 
+class Normed(nn.Module):
+    """A linear model behind a BatchNorm, whose statistics are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(self.norm(x))
+        return outputs
+
+
 def same_but_for_seconds(first: list[dict[str, object]], second: list[dict[str, object]]) -> bool:
     """Whether two histories agree in everything that is not a time."""
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import blobs, federation, line, method
-from torch import nn
+from small import Normed, blobs, federation, line, method
 
 from fedbridge.errors import FedbridgeError
 from fedbridge.evidence import measure_evidence, target_noise
@@ -97,15 +96,6 @@ def test_a_target_that_diverges_ends_the_run_with_advice():
     fed = federation(task)
     with pytest.raises(TargetFailedError, match=r"'target' could not train in round 1.*lr_target"):
         method("fedda", fed).play(1)
-
-
-class Normed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 3)
-
-    def forward(self, x):
-        return self.head(self.norm(x))
 
 
 @pytest.mark.parametrize("policy", ["target", "mean", "keep"])

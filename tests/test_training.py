@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import blobs, federation, line
+from small import Normed, blobs, federation, line
 from torch import nn
 from torch.nn import functional
 
@@ -176,14 +176,6 @@ def test_class_weights_ignore_a_class_of_weight_zero():
 
 
 def test_buffers_come_back_and_start_from_those_given():
-    class Normed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 3)
-
-        def forward(self, x):
-            return self.head(self.norm(x))
-
     fed = federation(model=Normed())
     outcome, _ = fed.do([fed.job(1, 1, fed.initial)], [fed.initial])
     assert int(outcome[0].buffers["norm.num_batches_tracked"]) == 5

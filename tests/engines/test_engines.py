@@ -51,7 +51,7 @@ def test_the_longest_work_is_handed_out_first():
     engine = WorkerEngine(fed.bench, slots=1, rows=3, workers=2)
     sent = []
     send = engine._send
-    engine._send = lambda index, job, row: (sent.append(row), send(index, job, row))
+    engine._send = lambda worker, job, row: (sent.append(row), send(worker, job, row))
     plans = [LocalPlan(batch_size=8, epochs=epochs) for epochs in (1, 5, 3)]
     try:
         engine.run([Job(1, plan, 0) for plan in plans])
@@ -90,7 +90,7 @@ def test_a_worker_that_dies_loses_its_job_only_and_is_replaced():
 def test_close_ends_all_workers():
     fed = federation()
     engine = WorkerEngine(fed.bench, slots=1, rows=4, workers=2)
-    processes = [worker.process for worker in engine._workers]
+    processes = [worker.process for worker in engine._crew.children]
     engine.close()
     assert not any(process.is_alive() for process in processes)
 
