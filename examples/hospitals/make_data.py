@@ -34,7 +34,7 @@ class Hospital:
 HOSPITALS = (
     Hospital("Hillcrest", 170, 54, 0, 0.9, 0.20),
     Hospital("Lakeside", 150, 56, 12, 0.8, 0.04),
-    Hospital("Northgate", 140, 46, 4, 0.2, 0.08),
+    Hospital("Northgate", 240, 46, 4, 0.2, 0.08),
     Hospital("Riverside", 140, 63, 2, 1.0, 0.05),
 )
 
@@ -48,12 +48,12 @@ def patients(hospital: Hospital, rng: np.random.Generator) -> pd.DataFrame:
     pressure = rng.normal(118 + 0.25 * age, 14, n)
     cholesterol = rng.normal(195 + 0.8 * age, 42, n)
     risk = (
-        -0.9
-        + 0.05 * (age - 54)
-        + 0.9 * male
-        + np.where(pain == "asymptomatic", 1.4, -0.6)
-        + 0.02 * (pressure - 131)
-        + hospital.cholesterol_effect * (cholesterol - 238) / 42
+        -1.2
+        + 0.1 * (age - hospital.age)
+        + 1.8 * male
+        + np.where(pain == "asymptomatic", 2.4, -1.6)
+        + 0.04 * (pressure - 131)
+        + 2 * hospital.cholesterol_effect * (cholesterol - 238) / 42
     )
     disease = rng.random(n) < 1 / (1 + np.exp(-risk))
     frame = pd.DataFrame(
