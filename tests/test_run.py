@@ -18,6 +18,7 @@ from torch import nn
 import fedbridge as fb
 from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.files import StorageError
+from fedbridge.predict import load_model
 from fedbridge.rundir import RunFolderError
 
 QUICK = {"rounds": 4, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -279,6 +280,16 @@ def test_a_full_disk_stops_with_advice_and_resumes(tmp_path, monkeypatch):
 def test_a_model_may_be_a_function_or_a_module():
     for model in (lambda task: nn.Linear(2, task.outputs), nn.Linear(2, 3)):
         assert fb.run(blobs(), "fedda", **{**QUICK, "model": model}).accuracy > 0
+
+
+def test_a_model_that_is_an_object_is_described_in_the_folder_but_cannot_be_rebuilt(tmp_path):
+    options = {**QUICK, "model": nn.Linear(2, 3), "out": tmp_path / "run"}
+    fb.run(blobs(), "fedda", **options)
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["model"]["name"] == "object torch.nn.modules.linear.Linear"
+    fb.run(blobs(), "fedda", **options, resume=True)
+    with pytest.raises(RunFolderError, match="module:function"):
+        load_model(tmp_path / "run")
 
 
 def test_a_model_of_the_wrong_size_is_refused():

@@ -433,7 +433,7 @@ def _is_same_run(cell: Cell, task: FederatedTask, data_sha256: str) -> bool:
         and config["rounds"] == cell.rounds
         and config["data_sha256"] == data_sha256
         and config["settings"] == json.loads(to_json(now))
-        and config["model"]["name"] == (settings.model or task.model)
+        and config["model"]["name"] == (settings.model_name or task.model)
     )
 
 

@@ -24,6 +24,7 @@ from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.models import build_model
 from fedbridge.rundir import FORMAT, RunFolder, RunFolderError
+from fedbridge.settings import OBJECT_MODEL
 from fedbridge.training import PREDICTION_BATCH
 
 
@@ -131,6 +132,12 @@ def load_model(run_dir: str | Path) -> SavedModel:
             f"`fedbridge run ... --resume`."
         )
     described = config["model"]
+    if described["name"].startswith(OBJECT_MODEL):
+        raise RunFolderError(
+            f"Expected a run whose model has a name, but the one in {str(run_dir)!r} was given as "
+            f"an {described['name']}: load model.safetensors into it yourself, or run with "
+            f"--model module:function."
+        )
     n_classes = described.get("n_classes")
     names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
     shape = tuple(described["input_shape"])

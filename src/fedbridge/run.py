@@ -162,7 +162,7 @@ class _Run:
             "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
             "options": {name: _plain(value) for name, value in self.options.items()},
             "model": {
-                "name": self.settings.model or self.task.model,
+                "name": self.settings.model_name or self.task.model,
                 "input_shape": list(self.task.input_shape),
                 "outputs": self.task.outputs,
                 "n_classes": self.task.n_classes,

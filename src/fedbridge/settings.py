@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,13 @@ from fedbridge.errors import OptionError, UnknownOptionError, nearest
 from fedbridge.training import LocalPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "align": (None, True, False),
-    "blocks": ("tensor", "model"),
+    "blocks": ("tensor", "model", None),
     "weights": ("equal", "samples"),
     "buffers": ("target", "mean", "keep"),
     "evidence": ("path", "init", "probe"),
@@ -26,8 +29,8 @@ class Settings:
     """How a federation trains. None means: as the task, the method or another option says.
 
     Attributes:
-        model: a built-in name (``linear``, ``mlp``, ``cnn``), ``module:function``, None for the
-            task's own.
+        model: a built-in name (``linear``, ``mlp``, ``cnn``), ``module:function``, a module or a
+            function of the task; None for the task's own.
         lr: learning rate of the sources; ``lr_target`` of the target, None for the same.
         batch_size: of the sources; ``batch_size_target`` of the target, None for the same.
         epochs: local epochs of the sources; ``epochs_target`` of the target, None for the same.
@@ -40,7 +43,7 @@ class Settings:
         lr_factor: both learning rates are multiplied by it after the warm-up.
         align: put the sources' updates in the target's unit (steps x learning rate) before the
             rule sees them; None leaves it to the rule (plain averages take updates as they are).
-        blocks: apply the rule per parameter ``tensor`` or to the whole ``model``.
+        blocks: apply the rule per parameter ``tensor`` or to the whole ``model`` (None too).
         weights: shares of the sources, ``equal`` (1/N) or by ``samples``.
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
             all clients, or ``keep`` those it had.
@@ -57,7 +60,7 @@ class Settings:
         workers: worker processes; None for one per core.
     """
 
-    model: str | None = None
+    model: str | nn.Module | Callable[..., nn.Module] | None = None
     lr: float = 0.05
     lr_target: float | None = None
     batch_size: int = 32
@@ -73,7 +76,7 @@ class Settings:
     warmup: int = 0
     lr_factor: float = 1.0
     align: bool | None = None
-    blocks: str = "tensor"
+    blocks: str | None = "tensor"
     weights: str = "equal"
     buffers: str = "target"
     evidence: str = "path"
@@ -139,8 +142,19 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """A plain record for files."""
-        return asdict(self)
+        return {**asdict(replace(self, model=None)), "model": self.model_name}
 
+    @property
+    def model_name(self) -> str | None:
+        """The model in words; one that came as an object can be named, but not found again."""
+        if self.model is None or isinstance(self.model, str):
+            return self.model
+        described = self.model if inspect.isroutine(self.model) else type(self.model)
+        return f"{OBJECT_MODEL}{described.__module__}.{described.__qualname__}"
+
+
+OBJECT_MODEL = "object "
+"""How the name of a model that came as an object begins: no ``module:function`` has a space."""
 
 NAMES = tuple(field.name for field in fields(Settings))
 
