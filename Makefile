@@ -31,6 +31,6 @@ bench: $(READY)  ## speed and memory, as ratios to bare passes over the same dat
 	$(BIN)/python benchmarks/aggregate.py
 	$(BIN)/python benchmarks/round.py
 
-clean:  ## remove the environment and everything that was made
+clean:  ## remove the environment and all caches; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

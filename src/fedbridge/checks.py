@@ -17,10 +17,19 @@ if TYPE_CHECKING:
 
 def _floating(values: Tensor, name: str) -> Tensor:
     """A detached floating-point tensor; whole numbers become the default float type."""
+    if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
+        values = _stacked(values, name)
     tensor = torch.as_tensor(values).detach()
     if tensor.is_complex():
         raise ShapeError(f"Expected `{name}` to hold real numbers, but got {tensor.dtype}.")
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+
+
+def _stacked(rows: Sequence[Tensor], name: str) -> Tensor:
+    try:
+        return torch.stack([*rows])
+    except (RuntimeError, TypeError) as error:
+        raise ShapeError(f"Expected `{name}` to be rows of one length: {error}.") from error
 
 
 def check_sources(sources: Tensor) -> Tensor:
@@ -111,7 +120,10 @@ def check_sigma2(sigma2: float | Sequence[float] | Tensor, blocks: Blocks) -> Te
 
 def check_beta(beta: float | Sequence[float] | Tensor, n_sources: int, n_blocks: int = 1) -> Tensor:
     """The weight of each source's side (N,), or one row per block (K, N), each in [0, 1]."""
-    values = torch.as_tensor(beta, dtype=torch.float64).detach().cpu()
+    try:
+        values = torch.as_tensor(beta, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"Expected `beta` to be numbers in [0, 1], but got {beta!r}.") from error
     if values.ndim and values.shape not in {(n_sources,), (n_blocks, n_sources)}:
         raise ShapeError(
             f"Expected `beta` to be one number, or one per source ({n_sources}), but got shape "

@@ -313,7 +313,8 @@ class Federation:
         if TARGET in failed and not outcomes[clients.index(TARGET)].lost:
             raise TargetFailedError(
                 f"The target {self.name_of(TARGET)!r} could not train in round {round}: "
-                f"{failed[TARGET]}. Lower lr_target (or lr), or look at its data."
+                f"{failed[TARGET]}. Lower lr_target or lr, look at its data, or leave out a source "
+                f"whose updates may have led the model astray."
             )
         return {self.name_of(client): reason for client, reason in failed.items()}
 

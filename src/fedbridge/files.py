@@ -34,9 +34,10 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise storage_error(path, error) from error
 
 
 def append_line(path: Path, line: str) -> None:

@@ -23,7 +23,7 @@ from fedbridge.metrics import wilson_interval
 from fedbridge.models import build_model
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
-from fedbridge.settings import Settings, split_options
+from fedbridge.settings import Settings, split_options, whole_number
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RunResult:
 
 
 def run(
-    task: FederatedTask | str,
+    task: FederatedTask | str | Path,
     method: str = "auto",
     rounds: int = 50,
     seed: int = 0,
@@ -91,9 +91,9 @@ def run(
     """
     if engine != "local":
         raise OptionError(f"Expected `engine` to be 'local', but got {engine!r}.")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise OptionError(f"Expected `rounds` to be a whole number above 0, but got {rounds!r}.")
-    loaded = load_task(task, seed=seed) if isinstance(task, str) else task
+    rounds = whole_number("rounds", rounds, least=1)
+    seed = whole_number("seed", seed, least=0)
+    loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
     settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
     playing = _Run(loaded, method, rounds, seed, settings, own, callbacks)
     return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)
@@ -113,6 +113,7 @@ class _Run:
     history: list[Line] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
+    claimed: bool = False
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
         """Start or resume, play all rounds, write the result."""
@@ -123,8 +124,7 @@ class _Run:
         player = methods.make(self.method, federation, self.options)
         first = 1 - self.settings.warmup
         if folder is not None:
-            folder.claim(self.config(), resume=resume)
-            folder.write_task(self.task)
+            folder.check(self.config(), resume=resume)
             first = self._take_up(folder, player, first)
         begun = time.perf_counter()
         nothing_to_play = first > self.rounds or self._stopped_early()
@@ -133,7 +133,7 @@ class _Run:
         load_parameter_vector(delivered, player.state.parameters)
         if player.state.buffers:
             load_buffers(delivered, player.state.buffers)
-        finished = folder.summary() if folder is not None and nothing_to_play else None
+        finished = self._finished(folder) if nothing_to_play else None
         summary = finished or self.summarise(federation, time.perf_counter() - begun)
         if folder is not None and finished is None:
             folder.write_result(delivered, summary)
@@ -142,12 +142,12 @@ class _Run:
             summary["accuracy"],
             self.history,
             summary,
-            delivered,
+            delivered.eval(),
             None if folder is None else folder.path,
         )
 
     def config(self) -> dict[str, Any]:
-        """What the run is, in full: two runs with the same configuration give the same bits."""
+        """What the run is: with the same code of the model, the same bits come out."""
         return {
             "format": FORMAT,
             "version": fedbridge.__version__,
@@ -211,6 +211,12 @@ class _Run:
             "version": fedbridge.__version__,
         }
 
+    def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
+        """The summary in the folder, if it is that of all rounds."""
+        summary = None if folder is None else folder.summary()
+        played = sum(line["round"] >= 1 for line in self.history)
+        return summary if summary is not None and summary["rounds"] == played else None
+
     def _play_all(
         self, first: int, federation: Federation, player: Method, folder: RunFolder | None
     ) -> None:
@@ -243,6 +249,9 @@ class _Run:
         if not warm:
             self._watch(line)
         if folder is not None:
+            if not self.claimed:
+                folder.claim(self.config(), self.task, self.history[:-1])
+                self.claimed = True
             folder.add_round(line)
             folder.save_checkpoint(self._checkpoint(round, player))
         for callback in self.callbacks:
@@ -295,10 +304,13 @@ class _Run:
         """Go on from the newest checkpoint; the first round to play."""
         found = folder.load_checkpoint()
         if found is None:
-            folder.rewind([])
             return first
         checkpoint, self.history = found
-        folder.rewind(self.history)
+        if checkpoint.round > self.rounds:
+            raise OptionError(
+                f"Expected `rounds` of at least the {checkpoint.round} that the run in "
+                f"{folder.path} has played, but got {self.rounds}."
+            )
         for line in self.history:
             if line["round"] >= 1:
                 self._watch(line)
@@ -318,4 +330,5 @@ def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else value
+    """Tensors and numpy values as plain Python ones, for files."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -16,6 +16,7 @@ from fedbridge.errors import FedbridgeError
 from fedbridge.files import append_line, to_json, write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import nn
@@ -37,11 +38,11 @@ class RunFolder:
 
     path: Path
 
-    def claim(self, config: dict[str, Any], *, resume: bool) -> None:
-        """Take the folder for this run, or refuse if it holds another one."""
+    def check(self, config: dict[str, Any], *, resume: bool) -> None:
+        """Refuse a folder that holds anything but this run, to be resumed; write nothing yet."""
         there = self.config()
         if there is None:
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and (not self.path.is_dir() or any(self._others())):
                 raise RunFolderError(
                     f"Expected an empty or new folder for the run, but {self.path} holds other "
                     f"files: choose another with --out."
@@ -53,7 +54,28 @@ class RunFolder:
                     f"Expected a new folder, but {self.path} already holds this run: add --resume "
                     f"to go on with it, or choose another folder with --out."
                 )
+
+    def claim(
+        self, config: dict[str, Any], task: FederatedTask, history: list[dict[str, Any]]
+    ) -> None:
+        """Take the folder, once a first round has shown that the run works.
+
+        A summary of fewer rounds, of a run that now goes on, is no longer true. The history is
+        made to end where the run goes on.
+        """
+        (self.path / "summary.json").unlink(missing_ok=True)
+        for left in self.path.glob(".*.partial"):
+            left.unlink(missing_ok=True)
+        self.rewind(history)
+        self.write_task(task)
         write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+
+    def _others(self) -> Iterator[Path]:
+        """Files that are not the rest of an interrupted write or of a first round."""
+        ours = ("manifest.json", "preprocessing.json", "history.jsonl")
+        for file in self.path.iterdir():
+            if not (file.name.endswith(".partial") or file.name in ours):
+                yield file
 
     def config(self) -> dict[str, Any] | None:
         """The run's configuration; None if there is no run here."""
@@ -76,7 +98,10 @@ class RunFolder:
         file = self.path / "summary.json"
         if not file.exists():
             return None
-        summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise RunFolderError(f"Could not read {file}: {error}; remove it.") from error
         return summary
 
     def history(self) -> list[dict[str, Any]]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+
+import torch
 
 from fedbridge.errors import OptionError, UnknownOptionError, nearest
 from fedbridge.training import LocalPlan
@@ -91,6 +96,7 @@ class Settings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -116,6 +122,29 @@ class Settings:
         self.source_plan(warm=False)
         self.target_plan(warm=False)
 
+    def _check_types(self) -> None:
+        """Numbers are numbers and counts are whole; the message names the option."""
+        for name in WHOLE:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in REAL:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real | None):
+                raise OptionError(f"Expected `{name}` to be a number, but got {value!r}.")
+        for name in ("momentum", "weight_decay"):
+            value = getattr(self, name)
+            if value < 0 or (name == "momentum" and value >= 1):
+                limit = "in [0, 1)" if name == "momentum" else "of at least 0"
+                raise OptionError(f"Expected `{name}` {limit}, but got {value}.")
+        try:
+            torch.empty(1, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise OptionError(
+                f"Expected a `device` that is there, such as 'cpu', but got {self.device!r}: "
+                f"{reason}"
+            ) from error
+
     def source_plan(self, *, warm: bool) -> LocalPlan:
         """How sources train, in the warm-up or after it."""
         return LocalPlan(
@@ -133,10 +162,10 @@ class Settings:
         """How the target trains; what is not said is as at the sources."""
         return replace(
             self.source_plan(warm=warm),
-            lr=(self.lr_target or self.lr) * (1.0 if warm else self.lr_factor),
-            batch_size=self.batch_size_target or self.batch_size,
-            epochs=self.epochs_target or self.epochs,
-            steps=self.steps_target or self.steps,
+            lr=_first(self.lr_target, self.lr) * (1.0 if warm else self.lr_factor),
+            batch_size=_first(self.batch_size_target, self.batch_size),
+            epochs=_first(self.epochs_target, self.epochs),
+            steps=self.steps if self.steps_target is None else self.steps_target,
             drop_last=False,
         )
 
@@ -156,7 +185,48 @@ class Settings:
 OBJECT_MODEL = "object "
 """How the name of a model that came as an object begins: no ``module:function`` has a space."""
 
+WHOLE = (
+    "batch_size",
+    "batch_size_target",
+    "epochs",
+    "epochs_target",
+    "steps",
+    "steps_target",
+    "warmup",
+    "probe_batches",
+    "sketch_size",
+    "early_stopping",
+    "workers",
+)
+REAL = (
+    "lr",
+    "lr_target",
+    "momentum",
+    "weight_decay",
+    "lr_factor",
+    "participation",
+    "dropout",
+    "validation_fraction",
+)
+Number = TypeVar("Number", int, float)
+
 NAMES = tuple(field.name for field in fields(Settings))
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """A whole number of any type (numpy's too), or an error that names the option."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise OptionError(f"Expected `{name}` to be a whole number, but got {value!r}.")
+    number = index(value)
+    if least is not None and number < least:
+        raise OptionError(
+            f"Expected `{name}` to be a whole number of at least {least}, but got {number}."
+        )
+    return number
+
+
+def _first(own: Number | None, other: Number) -> Number:
+    return other if own is None else own
 
 
 def split_options(
@@ -180,9 +250,22 @@ def split_options(
     own_options = {name: value for name, value in given.items() if name in method_options}
     of_run = {**{k: v for k, v in defaults.items() if k in NAMES}, **given}
     run_options = {name: value for name, value in of_run.items() if name not in own_options}
-    if isinstance(run_options.get("class_weights"), list):
-        run_options["class_weights"] = tuple(run_options["class_weights"])  # type: ignore[arg-type]
+    if not isinstance(run_options.get("class_weights"), str | None):
+        run_options["class_weights"] = _class_weights(run_options["class_weights"])
     try:
         return Settings(**run_options), own_options  # type: ignore[arg-type]
     except TypeError as error:
         raise OptionError(f"Expected options of the right kind, but got {run_options}.") from error
+
+
+def _class_weights(values: object) -> tuple[float, ...]:
+    """One weight per class, whatever kind of list they came in."""
+    try:
+        weights = tuple(float(value) for value in values)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"Expected `class_weights` to be 'balanced' or numbers, but got {values!r}."
+        ) from error
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise OptionError(f"Expected `class_weights` of at least 0, but got {list(weights)}.")
+    return weights

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbridge.blocks import Blocks, buffer_copies, load_buffers, trainable_parameters
 from fedbridge.errors import FedbridgeError, OptionError
@@ -198,6 +199,7 @@ class Workbench:
         self.sites: tuple[Site, ...] = (task.target, *task.sources)
         self.sketch = Sketch(self.blocks, size=sketch_size)
         self._classes = task.n_classes
+        self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
         self._flat, self._gradient = flatten_in_place(model)
 
     def __getstate__(self) -> dict[str, object]:
@@ -309,7 +311,10 @@ class Workbench:
         return NoiseStream(self.blocks, sketch=self.sketch if plan.noise == "sketch" else None)
 
     def _batches(self, job: Job, steps: int) -> Iterator[Tensor]:
-        """Row numbers of every step: each epoch is a new random order of the client's rows."""
+        """Row numbers of every step: each epoch is a new random order of the client's rows.
+
+        BatchNorm cannot train on one row; such a batch gets the epoch's first row as well.
+        """
         generator = torch.Generator().manual_seed(job.seed)
         samples = self._samples(job)
         per_epoch = job.plan.batches_per_epoch(samples)
@@ -319,7 +324,8 @@ class Workbench:
             if job.rows is not None:
                 order = job.rows[order]
             for rows in order.split(job.plan.batch_size)[: min(per_epoch, steps - taken)]:
-                yield rows
+                alone = len(rows) == 1 and self._has_batch_norm
+                yield torch.cat((rows, order[:1])) if alone else rows
                 taken += 1
 
     def _inputs(self, site: Site, rows: Tensor, generator: torch.Generator) -> Tensor:

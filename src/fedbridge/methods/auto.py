@@ -13,12 +13,16 @@ labels can. So ``auto`` keeps a few *lanes* going side by side:
 - ``mixed``: half trust, ``T [½ t/T_T + ½ Σ p_i g_i/T_i]``, with steps counted in the unit
   ``T = steps x learning rate`` and a length between the two, ``T = T_T^{1−b} T_S^b`` for b = ½.
 
+It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
+are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` does.
+
 Which lane the target takes is decided in every round by the cross-validated loss on its labelled
 rows: every lane that trains on them has a replica per fold that never saw the fold's rows.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,6 +60,9 @@ LOSS_MEMORY = 0.5
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidates for the temperature at which held-out losses are compared."""
 
+HOPELESS = 1e30
+"""Loss of a model that has diverged."""
+
 CAUTION = 0.1
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
 
@@ -84,7 +91,7 @@ class Auto(Method):
         super().__init__(federation, options)
         rows = federation.target_rows
         self.rows = torch.arange(len(federation.task.target)) if rows is None else rows
-        self.folds = self._make_folds(int(options.get("folds", 5)))
+        self.folds = self._make_folds(options.get("folds", 5))
         self.lanes: dict[str, State] = {}
         self.losses: dict[str, float] = {}
         self.evidence: Tensor | None = None
@@ -147,8 +154,8 @@ class Auto(Method):
 
     def _make_folds(self, count: int) -> list[Tensor]:
         """Folds of the target's rows, at most one per row; each class is dealt out over them."""
-        if count < 2:
-            raise OptionError(f"Expected at least 2 `folds`, but got {count}.")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+            raise OptionError(f"Expected `folds` to be a whole number above 1, but got {count!r}.")
         federation = self.federation
         chooser = np.random.default_rng(seed_of(federation.seed, 0, TARGET, SPLITTING + 1))
         order = self.rows[torch.from_numpy(chooser.permutation(len(self.rows)))]
@@ -186,12 +193,16 @@ class Auto(Method):
         return self.federation.job(round, TARGET, state, slot=slot, rows=rows, purpose=purpose)
 
     def _failed(self, round: int, sources: list[int], outcomes: list[Outcome]) -> dict[str, str]:
+        """Sources that failed in any lane, and the target if it cannot even train alone.
+
+        A lane that sources have led astray only loses its claim to be chosen.
+        """
         n = len(sources)
         failed: dict[str, str] = {}
         for part in (outcomes[:n], outcomes[n : 2 * n], outcomes[2 * n + 1 : 3 * n + 1]):
             failed |= self.federation.failures(round, sources, part)
-        own = [outcomes[2 * n], *outcomes[3 * n + 1 :]]
-        return failed | self.federation.failures(round, [TARGET] * len(own), own)
+        alone = outcomes[3 * n + 1 + self._tasks().index(_Task("alone", None))]
+        return failed | self.federation.failures(round, [TARGET], [alone])
 
     def _move(
         self, sources: list[int], outcomes: list[Outcome], rows: Tensor, record: Record
@@ -238,6 +249,8 @@ class Auto(Method):
     ) -> Tensor:
         """Shares of the sources: the joint rule on the probes of this and of past rounds."""
         federation, n = self.federation, len(sources)
+        if outcomes[2 * n].failure is not None:
+            return torch.full((len(there),), 1 / len(there), dtype=torch.float64)
         probes = rows[2 * n : 3 * n + 1]
         picked = [1 + k for k in there]
         reports = [outcomes[2 * n + k] for k in picked]
@@ -248,10 +261,8 @@ class Auto(Method):
         geometry = measure_evidence(vectors, whole, federation.bench.sketch)
         present = [sources[k] - 1 for k in there]
         shares = nearest_in_hull(self._remembered(geometry.difference_gram[0], present))
-        trust = shares[None] * self._trust()
-        describe(
-            record, geometry, Mix(1 - trust.sum(1), trust, trust), present, federation.n_sources
-        )
+        whole_trust = Mix(torch.zeros(1), shares[None], shares[None])
+        describe(record, geometry, whole_trust, present, federation.n_sources)
         return shares
 
     def _remembered(self, now: Tensor, present: list[int]) -> Tensor:
@@ -281,6 +292,9 @@ class Auto(Method):
         if self.losses:
             self.choice = min(self.losses, key=self.losses.__getitem__)
         self.state = self._model(self.choice, None)
+        if record.beta is not None:
+            trust = self._trust()
+            record.beta = [None if share is None else trust * share for share in record.beta]
         record.extra = {"choice": self.choice, "cv_loss": dict(self.losses)}
 
     def _held_out_losses(self) -> dict[str, float]:
@@ -320,8 +334,10 @@ def calibrated_loss(outputs: Tensor, truth: Tensor, n_classes: int | None) -> fl
     other samples is poor even where most of its answers are right. Its answers are what counts.
     """
     if n_classes is None:
-        return float(squared_error(outputs, truth))
-    return min(float(functional.cross_entropy(outputs / t, truth)) for t in TEMPERATURES)
+        loss = float(squared_error(outputs, truth))
+        return loss if math.isfinite(loss) else HOPELESS
+    losses = [float(functional.cross_entropy(outputs / t, truth)) for t in TEMPERATURES]
+    return min((loss for loss in losses if math.isfinite(loss)), default=HOPELESS)
 
 
 @dataclass(frozen=True)

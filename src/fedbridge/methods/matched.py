@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from fedbridge import rules
+from fedbridge.checks import check_beta
 from fedbridge.methods.ruled import RuleMethod
 
 if TYPE_CHECKING:
@@ -32,8 +31,10 @@ class TargetOnlyMatched(RuleMethod):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, {}, rules.get("target-only"))
         self.match = str(options.get("match", "auto"))
-        beta = torch.as_tensor(options.get("beta", 0.5), dtype=torch.float64).mean()
-        self.step = 1.0 - float(beta) if self.match in FIXED_BETA else 1.0
+        if self.match != "auto":
+            rules.get(self.match)
+        beta = check_beta(options.get("beta", 0.5), federation.n_sources)
+        self.step = 1.0 - float(beta.mean()) if self.match in FIXED_BETA else 1.0
 
     def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
         return self.step * super()._update(trained, probed, record)

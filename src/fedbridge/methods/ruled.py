@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedbridge.aggregate import apply_by_entries, combine
+from fedbridge.checks import check_beta
 from fedbridge.estimators import Estimate
 from fedbridge.evidence import Vectors, measure_evidence
 from fedbridge.methods.base import Method, Record
@@ -118,16 +119,25 @@ class RuleMethod(Method):
         )
 
     def _decide(self, rule: Rule, evidence: Geometry, path: Geometry, present: list[int]) -> Mix:
+        options = self._options_for(present)
         if not self.keeps:
-            return rule(evidence, **self.given)
+            return rule(evidence, **options)
         if self.kept is None:
-            mix = rule(evidence, **self.given)
+            mix = rule(evidence, **options)
             self.kept = spread(mix, present, self.federation.n_sources)
             return mix
         kept = select(self.kept, present)
         if rule.fixed is None:
             return kept
         return rule.fixed(path, beta=kept.beta)
+
+    def _options_for(self, present: list[int]) -> dict[str, Any]:
+        """The rule's options; one ``beta`` per source is cut down to the sources at hand."""
+        beta = self.given.get("beta")
+        if beta is None or isinstance(beta, float | int):
+            return self.given
+        every = check_beta(beta, self.federation.n_sources)
+        return {**self.given, "beta": every[present]}
 
 
 def spread(mix: Mix, present: list[int], n_sources: int) -> Mix:
