@@ -284,7 +284,7 @@ class TestErrors:
             (["run", "digits-noise", "--rounds", "x"], "invalid int value"),
             (["run", "digits-noise", "--seed", "-1"], "whole number from 0"),
             (["run", "digits-noise", "--lr", "-1"], "learning rate above 0"),
-            (["run", "digits-noise", "--lr", "fast"], "right kind"),
+            (["run", "digits-noise", "--lr", "fast"], "`lr` to be a number"),
             (["run", "digits-noise", "--set", "lr"], "`option=value`"),
             (["compare", "digits-noise", "--seeds", "0"], "at least one of `seeds`"),
             (["compare", "digits-noise", "--rounds", "0"], "`rounds`"),

@@ -31,12 +31,12 @@ class TestWords:
         assert "neither side is clearly better" in medium
         assert "whoever just follows the sources loses" in large
         assert "best is target-only with 70%" in large
-        assert "auto stays nearest to the best, never more than 12 points behind" in worst
+        assert "auto stays nearest to the best, never more than 12.0 points behind" in worst
         assert "for source-only it is 60, for target-only 21" in worst
 
     def test_they_do_not_praise_auto_when_another_is_safer(self):
         text = what_it_shows(found((80, 60, 79, 50), (60, 62, 61, 50), (68, 70, 69, 40)))
-        assert "fedda stays nearest to the best, never more than 1 points behind" in text
+        assert "fedda stays nearest to the best, never more than 1.0 points behind" in text
         assert "for auto it is 30" in text
 
     def test_a_run_that_failed_is_not_talked_about(self):

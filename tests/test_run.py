@@ -9,10 +9,11 @@ import sys
 import time
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import blobs, line, same_but_for_seconds, same_model
+from small import Normed, blobs, line, same_but_for_seconds, same_model
 from torch import nn
 
 import fedbridge as fb
@@ -322,3 +323,97 @@ def test_fewer_target_samples_than_a_batch_train_in_one_batch():
 def test_borrowed_noise_helps_where_one_batch_leaves_it_open():
     options = {**QUICK, "batch_size_target": 64, "noise_from": "borrowed"}
     assert fb.run(blobs(), "fedda-auto", **options).history[-1]["sigma2"] > 0
+
+
+def test_a_run_that_fails_at_once_leaves_its_folder_free(tmp_path):
+    with pytest.raises(OptionError, match="beta"):
+        fb.run(blobs(), "fedgp", **QUICK, beta=1.4, out=tmp_path / "run")
+    fb.run(blobs(), "fedgp", **QUICK, beta=0.4, out=tmp_path / "run")
+
+
+def test_what_an_interrupted_first_write_leaves_is_no_obstacle(tmp_path):
+    (tmp_path / ".config.toml.123.partial").write_text("form")
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path, resume=True)
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_a_longer_run_killed_before_its_result_does_not_return_the_shorter_one(tmp_path):
+    fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "a")
+    old = {
+        name: (tmp_path / "a" / name).read_bytes() for name in ("summary.json", "model.safetensors")
+    }
+    longer = {**QUICK, "rounds": 6}
+    whole = fb.run(blobs(), "fedda", **longer, out=tmp_path / "a", resume=True)
+    for name, content in old.items():
+        (tmp_path / "a" / name).write_bytes(content)
+    again = fb.run(blobs(), "fedda", **longer, out=tmp_path / "a", resume=True)
+    assert again.summary["rounds"] == 6
+    assert again.accuracy == whole.accuracy
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["rounds"] == 6
+    with pytest.raises(OptionError, match="at least the 6"):
+        fb.run(blobs(), "fedda", **{**QUICK, "rounds": 2}, out=tmp_path / "a", resume=True)
+
+
+def test_the_model_comes_ready_for_use():
+    assert not fb.run(blobs(), "fedda", **{**QUICK, "model": Normed()}).model.training
+
+
+@pytest.mark.parametrize("method", ["fedgp", "auto"])
+def test_batch_norm_copes_with_a_last_batch_of_one_row(method):
+    options = {**QUICK, "model": Normed(), "batch_size_target": 11}
+    assert fb.run(blobs(), method, **options).history[-1]["failures"] == {}
+
+
+def test_one_beta_per_source_goes_with_partial_participation():
+    result = fb.run(blobs(), "fedgp", **QUICK, participation=0.67, beta=[0.1, 0.2, 0.3])
+    for round_line in result.history:
+        seen = [
+            value for value in zip(round_line["beta"], (0.1, 0.2, 0.3), strict=True) if value[0]
+        ]
+        assert len(seen) == 2
+        assert all(used == pytest.approx(given) for used, given in seen)
+
+
+@pytest.mark.parametrize("weights", [(1, 2, 1), [1, 2, 1], torch.tensor([1, 2, 1])])
+def test_class_weights_may_be_any_list_of_numbers(weights):
+    fb.run(blobs(), "fedda", **QUICK, class_weights=weights)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr_target": 0},
+        {"batch_size_target": 0},
+        {"epochs": 1.5},
+        {"batch_size": "many"},
+        {"workers": 1.5},
+        {"lr": "fast"},
+        {"momentum": 5},
+        {"weight_decay": -1},
+        {"early_stopping": True},
+        {"device": "toaster"},
+        {"seed": -1},
+        {"rounds": 2.5},
+        {"class_weights": [1, -1, 1]},
+        {"class_weights": [1, "a", 1]},
+        {"beta": "x"},
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_before_anything_runs(wrong):
+    name = {"lr_target": "learning rate", "batch_size_target": "batch_size"}
+    option = next(iter(wrong))
+    with pytest.raises(OptionError, match=name.get(option, option)):
+        fb.run(blobs(), **{"method": "fedda", **QUICK, **wrong})
+
+
+def test_numpy_numbers_are_numbers(tmp_path):
+    options = {**QUICK, "rounds": np.int64(2), "lr": np.float64(0.1), "beta": np.array(0.5)}
+    assert len(fb.run(blobs(), "fedda", **options, seed=np.int64(1), out=tmp_path).history) == 2
+
+
+def test_a_task_may_be_a_path(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+    for site in "abc":
+        np.savez(tmp_path / f"{site}.npz", X=x, y=y)
+    with pytest.raises(fb.FedbridgeError, match="target"):
+        fb.run(tmp_path, "fedda", **QUICK)

@@ -1,6 +1,6 @@
 """The command line: reads arguments, calls the library, shows the result.
 
-Nothing heavy is imported before a command runs, so that help appears at once.
+What a command needs is imported when it runs, not before.
 """
 
 from __future__ import annotations
@@ -326,11 +326,18 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
         raise UsageError("Expected either --target or --targets, but got both.")
     if args.target:
         return list(args.target)
-    if args.targets == ALL:
-        from fedbridge.data.load import possible_targets
+    if not args.targets:
+        return [None]
+    from fedbridge.data.load import possible_targets
 
-        return possible_targets(args.task, **of_task)
-    return _listed(args.targets) if args.targets else [None]
+    possible = possible_targets(args.task, **of_task)
+    if args.targets == ALL:
+        return possible
+    wanted = _listed(args.targets)
+    for name in wanted:
+        if name not in possible:
+            raise UsageError(f"Expected --targets among {', '.join(possible)}, but got {name!r}.")
+    return wanted
 
 
 def _listed(text: str) -> list[str]:

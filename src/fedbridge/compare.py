@@ -224,7 +224,7 @@ class ComparisonFolder:
                 )
             return
         different = _differences(there, plan.to_json())
-        if different:
+        if different and any((self.path / "cells").glob("*/summary.json")):
             raise RunFolderError(
                 f"Expected a folder for this comparison, but {self.path} holds a different one "
                 f"(other {', '.join(different)}): choose another folder with --out."

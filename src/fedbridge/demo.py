@@ -86,7 +86,7 @@ def _about_the_worst_case(comparison: Comparison) -> str | None:
     others = "" if safest == "auto" else f"; for auto it is {gaps['auto']:.0f}"
     return (
         f"Nobody knows the shift beforehand: over all of them, {safest} stays nearest to the best, "
-        f"never more than {gaps[safest]:.0f} points behind it{others}; for source-only it is "
+        f"never more than {gaps[safest]:.1f} points behind it{others}; for source-only it is "
         f"{gaps['source-only']:.0f}, for target-only {gaps['target-only']:.0f}."
     )
 

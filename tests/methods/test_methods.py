@@ -167,3 +167,24 @@ class TestAuto:
     def test_trains_values_too(self):
         result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})
         assert result.summary["loss"] < 1.0
+
+    def test_goes_on_alone_when_sources_lead_a_lane_astray(self):
+        task = line()
+        for site in task.sources:
+            site.y.mul_(1e4)
+        options = {**QUICK, "model": "linear", "rounds": 6, "lr": 0.6, "lr_target": 0.01}
+        auto, alone = (fb.run(task, name, **options) for name in ("auto", "target-only"))
+        assert auto.history[-1]["choice"] == "alone"
+        assert auto.summary["loss"] == pytest.approx(alone.summary["loss"], rel=0.5)
+
+    def test_beta_is_that_of_the_lane_that_was_chosen(self):
+        result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 4})
+        for round_line in result.history:
+            trust = {"alone": 0.0, "mixed": 0.5}.get(round_line["choice"].split()[0], 1.0)
+            assert sum(round_line["beta"]) == pytest.approx(trust)
+
+
+@pytest.mark.parametrize("wrong", [{"match": "foo"}, {"match": "fedgp", "beta": 1.4}])
+def test_the_matched_control_checks_what_it_matches(wrong):
+    with pytest.raises(fb.FedbridgeError, match=r"foo|beta"):
+        method("target-only-matched", federation(), **wrong)
