@@ -118,6 +118,9 @@ def test_early_stopping_looks_at_validation_rows_only():
     losses = [ln["validation_loss"] for ln in result.history]
     assert result.summary["stopped_early"]
     assert len(losses) == losses.index(min(losses)) + 3
+    best = result.history[losses.index(min(losses))]
+    answers = result.model(task.test.x).argmax(1)
+    assert 100 * float((answers == task.test.y).double().mean()) == pytest.approx(best["accuracy"])
 
 
 def test_callbacks_see_every_round():

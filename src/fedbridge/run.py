@@ -113,6 +113,7 @@ class _Run:
     history: list[Line] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
+    best_state: State | None = None
     claimed: bool = False
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
@@ -130,9 +131,10 @@ class _Run:
         nothing_to_play = first > self.rounds or self._stopped_early()
         if not nothing_to_play:
             self._play_all(first, federation, player, folder)
-        load_parameter_vector(delivered, player.state.parameters)
-        if player.state.buffers:
-            load_buffers(delivered, player.state.buffers)
+        result = player.state if self.best_state is None else self.best_state
+        load_parameter_vector(delivered, result.parameters)
+        if result.buffers:
+            load_buffers(delivered, result.buffers)
         finished = self._finished(folder) if nothing_to_play else None
         summary = finished or self.summarise(federation, time.perf_counter() - begun)
         if folder is not None and finished is None:
@@ -246,8 +248,8 @@ class _Run:
             record = player.play(round)
         line = self._line(round, federation, player.state, record)
         self.history.append(line)
-        if not warm:
-            self._watch(line)
+        if not warm and self._watch(line):
+            self.best_state = player.state
         if folder is not None:
             if not self.claimed:
                 folder.claim(self.config(), self.task, self.history[:-1])
@@ -278,23 +280,25 @@ class _Run:
             "bytes_down": federation.bytes_down,
         }
 
-    def _watch(self, line: Line) -> None:
+    def _watch(self, line: Line) -> bool:
+        """Follow the validation loss, if there is one; whether this round is the best so far."""
         loss = line["validation_loss"]
         if loss is None:
-            return
+            return False
         if loss < self.best:
             self.best, self.since_best = loss, 0
-        else:
-            self.since_best += 1
+            return True
+        self.since_best += 1
+        return False
 
     def _stopped_early(self) -> bool:
         patience = self.settings.early_stopping
         return patience is not None and self.since_best >= patience
 
     def _checkpoint(self, round: int, player: Method) -> Checkpoint:
-        state = player.state
-        tensors = {"parameters": state.parameters}
-        tensors |= {f"buffers.{name}": value for name, value in state.buffers.items()}
+        tensors = _tensors(player.state)
+        if self.best_state is not None:
+            tensors |= {f"best.{name}": value for name, value in _tensors(self.best_state).items()}
         if round >= 1:
             tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
         facts = player.facts() if round >= 1 else {}
@@ -315,14 +319,25 @@ class _Run:
             if line["round"] >= 1:
                 self._watch(line)
         tensors = checkpoint.tensors
-        buffers = _under("buffers.", tensors)
-        state = State(tensors["parameters"], buffers)
+        state = _state(tensors)
+        if "best.parameters" in tensors:
+            self.best_state = _state(_under("best.", tensors))
         if checkpoint.round < 1:
             player.state = state
         else:
             player.begin(state)
             player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
+
+
+def _tensors(state: State) -> dict[str, torch.Tensor]:
+    """A model's state as named tensors; ``_state`` is the way back."""
+    buffers = {f"buffers.{name}": value for name, value in state.buffers.items()}
+    return {"parameters": state.parameters, **buffers}
+
+
+def _state(tensors: dict[str, torch.Tensor]) -> State:
+    return State(tensors["parameters"], _under("buffers.", tensors))
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

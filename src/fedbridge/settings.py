@@ -59,7 +59,8 @@ class Settings:
         sketch_size: numbers per block and half of a sketch.
         participation: share of the sources that take part in a round.
         dropout: chance that a client fails in a round, to see what that does.
-        early_stopping: stop after so many rounds without a better validation loss; None never.
+        early_stopping: stop after so many rounds without a better validation loss, and deliver the
+            best round's model; None never.
         validation_fraction: share of the target's training rows set aside for early stopping.
         device: ``cpu``, ``cuda``, ``mps`` ...
         workers: worker processes; None for one per core.
