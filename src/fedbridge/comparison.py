@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.metrics import SCORED_ROUNDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -141,7 +143,8 @@ class Comparison:
             else "half the 95% confidence interval of the test set, for there is one seed"
         )
         what = (
-            f"{measure} on the target's test set after {self.rounds} rounds, mean of the last 5; "
+            f"{measure} on the target's test set after {self.rounds} rounds, mean of the last "
+            f"{min(SCORED_ROUNDS, self.rounds)}; "
             f"in brackets {spread}; the best of a column in bold."
         )
         notes = [what, self.control_note]

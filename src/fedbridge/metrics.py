@@ -11,6 +11,9 @@ from torch.nn import functional
 
 from fedbridge.training import squared_error
 
+SCORED_ROUNDS = 5
+"""The score of a run is the mean over its last so many rounds, never the best one."""
+
 
 @dataclass(frozen=True)
 class Metrics:

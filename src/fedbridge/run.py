@@ -19,7 +19,7 @@ from fedbridge.data.load import load_task
 from fedbridge.errors import OptionError
 from fedbridge.federation import Federation, State, seed_of
 from fedbridge.methods.base import Method, Record
-from fedbridge.metrics import wilson_interval
+from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
 from fedbridge.models import build_model
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
-
-SCORED_ROUNDS = 5
-"""The score is the mean over the last so many rounds, never the best one."""
 
 INITIALISING = 50
 

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from fedbridge.metrics import SCORED_ROUNDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -79,9 +81,10 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines = [("score (negative test loss)", f"{summary['score']:.4f}")]
     else:
         low, high = summary["accuracy_interval"]
+        scored = min(SCORED_ROUNDS, summary["rounds"])
         sure = f"95% interval {low:.1f} to {high:.1f} ({summary['n_test']} test rows)"
         lines = [
-            ("accuracy (mean of the last 5 rounds)", f"{summary['accuracy']:.1f}%, {sure}"),
+            (f"accuracy (mean of the last {scored} rounds)", f"{summary['accuracy']:.1f}%, {sure}"),
             ("accuracy after the last round", f"{summary['accuracy_last']:.1f}%"),
             ("balanced accuracy", f"{summary['balanced_accuracy']:.1f}%"),
         ]
