@@ -149,3 +149,11 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
+
+
+def mean_buffers(models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Buffers averaged over models, each in its own type."""
+    return {
+        name: torch.stack([buffers[name].double() for buffers in models]).mean(0).to(value.dtype)
+        for name, value in models[0].items()
+    }

@@ -19,21 +19,20 @@ from typing import TYPE_CHECKING, Any
 from fedbridge import methods as known_methods
 from fedbridge import rules
 from fedbridge.comparison import CellResult, Comparison
+from fedbridge.comparison_folder import ComparisonFolder
 from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, nearest
-from fedbridge.files import file_name, to_json, write_atomically
+from fedbridge.files import file_name, to_json
 from fedbridge.methods.matched import FIXED_BETA
 from fedbridge.pool import Event, Tell, work_in_processes
 from fedbridge.processes import core_count
 from fedbridge.run import run
-from fedbridge.rundir import RunFolder, RunFolderError, fingerprint
+from fedbridge.rundir import RunFolder, fingerprint
 from fedbridge.settings import NAMES, split_options
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
-FORMAT = 1
-FILE = "comparison.json"
 MATCHED = "target-only-matched"
 CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
@@ -207,55 +206,6 @@ def compare(
     return board.comparison()
 
 
-@dataclass(frozen=True)
-class ComparisonFolder:
-    """Reads and writes the files of one comparison."""
-
-    path: Path
-
-    def claim(self, plan: Plan) -> None:
-        """Take the folder for this comparison, or refuse if it holds something else."""
-        there = self.read()
-        if there is None:
-            if self.path.exists() and any(self.path.iterdir()):
-                raise RunFolderError(
-                    f"Expected an empty or new folder for the comparison, but {self.path} holds "
-                    f"other files: choose another with --out."
-                )
-            return
-        different = _differences(there, plan.to_json())
-        if different and any((self.path / "cells").glob("*/summary.json")):
-            raise RunFolderError(
-                f"Expected a folder for this comparison, but {self.path} holds a different one "
-                f"(other {', '.join(different)}): choose another folder with --out."
-            )
-
-    def read(self) -> dict[str, Any] | None:
-        """The file of the comparison; None if there is none."""
-        file = self.path / FILE
-        if not file.exists():
-            return None
-        try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"Could not read {file}: {error}.") from error
-        if content.get("format") != FORMAT:
-            raise RunFolderError(
-                f"Expected a comparison of format {FORMAT}, but {self.path} has format "
-                f"{content.get('format')}: use the version of fedbridge that wrote it."
-            )
-        return content
-
-    def write(self, plan: Plan, comparison: Comparison) -> None:
-        """What is known so far."""
-        content = {"format": FORMAT, **plan.to_json(), **comparison.to_json()}
-        write_atomically(self.path / FILE, to_json(content, indent=1))
-
-    def write_table(self, comparison: Comparison) -> None:
-        """The table for a document."""
-        write_atomically(self.path / "table.md", comparison.to_markdown())
-
-
 @dataclass
 class _Board:
     """Where the cells of a comparison stand."""
@@ -403,17 +353,6 @@ def _check_distinct(what: str, values: Sequence[object]) -> None:
     repeated = sorted({str(value) for value in values if values.count(value) > 1})
     if repeated:
         raise OptionError(f"Expected different `{what}`, but got {', '.join(repeated)} twice.")
-
-
-def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
-    """In what a comparison is another one; settings, methods and seeds may be added."""
-    changed = [key for key in ("rounds", "options") if there.get(key) != plan[key]]
-    missing = [
-        key
-        for key in ("tasks", "methods", "seeds")
-        if any(entry not in plan[key] for entry in there.get(key, []))
-    ]
-    return changed + missing
 
 
 def _summary(cell: Cell) -> dict[str, Any] | None:

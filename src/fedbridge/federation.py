@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbridge.blocks import Blocks, buffer_copies, parameter_vector
+from fedbridge.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.data.split import stratified_split
 from fedbridge.engines import Engine, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
@@ -270,10 +270,7 @@ class Federation:
         every = ([own] if own is not None else []) + theirs
         if not every:
             return state.buffers
-        return {
-            name: torch.stack([one[name].double() for one in every]).mean(0).to(value.dtype)
-            for name, value in state.buffers.items()
-        }
+        return mean_buffers(every)
 
     def evaluate(self, state: State, site: Site | None = None) -> Metrics:
         """Measures of a model on the target's test split, or on another set."""

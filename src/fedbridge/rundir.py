@@ -16,7 +16,7 @@ from fedbridge.errors import FedbridgeError
 from fedbridge.files import append_line, to_json, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch import nn
@@ -30,6 +30,24 @@ MAY_DIFFER = ("rounds", "version", "loaded_as")
 
 class RunFolderError(FedbridgeError):
     """The folder holds something else than the run that is to be written there."""
+
+
+def read_record(
+    file: Path, parse: Callable[[str], Any], *, kind: str, format: int | None = None
+) -> dict[str, Any] | None:
+    """A TOML or JSON file of a format that this version knows; None if there is no such file."""
+    if not file.exists():
+        return None
+    try:
+        record: dict[str, Any] = parse(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunFolderError(f"Could not read {file}: {error}; restore or remove it.") from error
+    if format is not None and record.get("format") != format:
+        raise RunFolderError(
+            f"Expected a {kind} of format {format}, but {file.parent} has format "
+            f"{record.get('format')}: use the version of fedbridge that wrote it."
+        )
+    return record
 
 
 @dataclass(frozen=True)
@@ -79,30 +97,11 @@ class RunFolder:
 
     def config(self) -> dict[str, Any] | None:
         """The run's configuration; None if there is no run here."""
-        file = self.path / "config.toml"
-        if not file.exists():
-            return None
-        try:
-            config = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise RunFolderError(f"Could not read {file}: {error}.") from error
-        if config.get("format") != FORMAT:
-            raise RunFolderError(
-                f"Expected a run of format {FORMAT}, but {self.path} has format "
-                f"{config.get('format')}: use the version of fedbridge that wrote it."
-            )
-        return config
+        return read_record(self.path / "config.toml", tomllib.loads, kind="run", format=FORMAT)
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None if it is not finished."""
-        file = self.path / "summary.json"
-        if not file.exists():
-            return None
-        try:
-            summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise RunFolderError(f"Could not read {file}: {error}; remove it.") from error
-        return summary
+        return read_record(self.path / "summary.json", json.loads, kind="summary")
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds so far; a half-written last line is left out."""

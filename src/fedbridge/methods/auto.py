@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from fedbridge.blocks import mean_buffers
 from fedbridge.cone import nearest_in_hull
 from fedbridge.errors import OptionError
 from fedbridge.evidence import Vectors, measure_evidence
@@ -360,17 +361,11 @@ class _Step:
     def of(cls, shares: Tensor, outcomes: list[Outcome], updates: Tensor) -> _Step:
         times = torch.tensor([outcome.time for outcome in outcomes], dtype=torch.float64)
         weights = shares.to(updates.dtype)
-        buffers = {
-            name: torch.stack([outcome.buffers[name].double() for outcome in outcomes])
-            .mean(0)
-            .to(value.dtype)
-            for name, value in outcomes[0].buffers.items()
-        }
         return cls(
             weights @ updates,
             (weights / times.to(updates.dtype)) @ updates,
             float((shares * times).sum()),
-            buffers,
+            mean_buffers([outcome.buffers for outcome in outcomes]),
         )
 
     def applied(self, state: State) -> State:
