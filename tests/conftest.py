@@ -1,6 +1,9 @@
 """Settings that all tests share."""
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from fedbridge.data import image_cache
 
 settings.register_profile(
     "fedbridge",
@@ -10,3 +13,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedbridge")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_trace_in_the_users_cache(tmp_path_factory):
+    """Images that tests decode are kept in a folder of this session."""
+    folder = tmp_path_factory.mktemp("image-cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_cache, "cache_folder", lambda: folder)
+        yield

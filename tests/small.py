@@ -34,6 +34,13 @@ def blobs(seed: int = 0, sources: int = 3, rows: int = 40, shift: float = 0.0) -
     )
 
 
+def random_rows(shape: tuple[int, ...], n_classes: int = 10) -> fb.FederatedTask:
+    """Random samples of some shape, two per class, the same at one source, target and test."""
+    x = torch.rand(2 * n_classes, *shape)
+    y = torch.arange(n_classes).repeat(2)
+    return fb.FederatedTask.from_arrays([(x, y)], (x, y), (x, y))
+
+
 def line(seed: int = 0) -> fb.FederatedTask:
     """Linear regression in three dimensions."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,6 @@
 """The command line: what it shows, what it writes, and how it says no."""
 
+import argparse
 import json
 import os
 import signal
@@ -351,15 +352,22 @@ class TestHelp:
         assert "example" in shown
         assert f"fedbridge {command}" in shown
 
-    def test_the_examples_can_be_parsed(self, capsys):
-        from fedbridge import cli
-
-        texts = (cli.MAIN_HELP, cli.RUN_HELP, cli.COMPARE_HELP, cli.DEMO_HELP, cli.PREDICT_HELP)
+    def test_the_examples_can_be_parsed(self):
+        texts = [parser.description or "" for parser in every_parser(build_parser())]
         lines = [line.split() for text in texts for line in text.splitlines()]
         examples = [words[1:] for words in lines if words[:1] == ["fedbridge"]]
         assert len(examples) > 8
         for words in examples:
             build_parser().parse_args(words)
+
+
+def every_parser(parser):
+    """A parser, and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from every_parser(command)
 
 
 class TestNames:

@@ -1,15 +1,18 @@
 """New data are treated as the training data were, and the saved model answers."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
+from pictures import TINY, noise_image, register_tiny_backbone
 from safetensors.torch import load_file, save_file
 
 import fedbridge as fb
+from fedbridge import backbones
+from fedbridge.data.image_preprocessing import ImagePreprocessing
 from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.predict import load_model, predict
 from fedbridge.rundir import RunFolderError
@@ -93,7 +96,7 @@ class TestTables:
         assert set(found.to_json()[0]) == {"row", "prediction"}
 
 
-class TestArraysAndImages:
+class TestArrays:
     def test_several_values_have_a_column_each(self, tmp_path):
         generator = np.random.default_rng(0)
         x, y = generator.normal(size=(20, 3)), generator.normal(size=(20, 2))
@@ -124,22 +127,6 @@ class TestArraysAndImages:
         with pytest.raises(error, match=message):
             predict(digits, tmp_path / "new.npz")
 
-    def test_images_are_resized_as_in_training_and_named_by_file(self, tmp_path):
-        generator = np.random.default_rng(0)
-        for site in ("a", "b"):
-            for name, level in (("cat", 40), ("dog", 210)):
-                (tmp_path / "photos" / site / name).mkdir(parents=True)
-                for k in range(8):
-                    pixels = generator.integers(level - 30, level + 30, (9, 9, 3)).astype("uint8")
-                    Image.fromarray(pixels).save(tmp_path / "photos" / site / name / f"{k}.png")
-        task = fb.load_task(tmp_path / "photos", target="a", image_size=8)
-        fb.run(task, out=tmp_path / "run", model="linear", lr=0.5, **QUICK | {"rounds": 10})
-        found = predict(tmp_path / "run", tmp_path / "photos" / "b")
-        assert found.rows[0] == "cat/0.png"
-        assert found.predictions == ("cat",) * 8 + ("dog",) * 8
-        one = predict(tmp_path / "run", tmp_path / "photos" / "b" / "dog" / "0.png")
-        assert (one.rows, one.predictions) == (("0.png",), ("dog",))
-
     def test_a_folder_without_images_is_refused(self, digits, tmp_path):
         with pytest.raises(DataError, match="but there are none"):
             predict(digits, tmp_path)
@@ -151,6 +138,75 @@ class TestArraysAndImages:
     def test_a_table_for_a_model_of_images_is_refused(self, digits, table):
         with pytest.raises(DataError, match=r"Expected an \.npz"):
             predict(digits, table)
+
+
+class TestImages:
+    @pytest.fixture
+    def photos(self, tmp_path):
+        root = tmp_path / "photos"
+        for site in ("a", "b"):
+            for name, level in (("cat", 40), ("dog", 210)):
+                (root / site / name).mkdir(parents=True)
+                for k in range(8):
+                    noise_image(root / site / name / f"{k}.png", seed=k, level=level)
+        return root
+
+    def train(self, photos, **options):
+        task = fb.load_task(photos, target="a", **options)
+        model = {"model": "linear", "optimizer": "sgd", "lr": 0.5}
+        return fb.run(task, out=photos.parent / "run", **QUICK | {"rounds": 10} | model)
+
+    def test_they_are_resized_as_in_training_and_named_by_file(self, photos):
+        result = self.train(photos, image_size=8)
+        found = predict(result.out, photos / "b")
+        assert found.rows[0] == "cat/0.png"
+        assert found.predictions == ("cat",) * 8 + ("dog",) * 8
+        one = predict(result.out, photos / "b" / "dog" / "0.png")
+        assert (one.rows, one.predictions) == (("0.png",), ("dog",))
+
+    def test_grey_images_stay_grey(self, photos):
+        result = self.train(photos, image_size=8, grayscale=True)
+        assert load_model(result.out).preprocessing == ImagePreprocessing(8, grayscale=True)
+        assert predict(result.out, photos / "b" / "dog").predictions == ("dog",) * 8
+
+    def test_they_go_through_the_backbone_of_the_run(self, photos, monkeypatch):
+        register_tiny_backbone(monkeypatch)
+        result = self.train(photos, backbone=TINY)
+        found = predict(result.out, photos / "b")
+        assert found.predictions == ("cat",) * 8 + ("dog",) * 8
+        source = fb.load_task(photos, target="a", backbone=TINY).sources[0]
+        with torch.no_grad():
+            expected = result.model(source.x).double().softmax(1)
+        torch.testing.assert_close(found.probabilities, expected)
+
+    def test_a_backbone_with_other_weights_is_refused(self, photos, monkeypatch):
+        register_tiny_backbone(monkeypatch, weights="1")
+        result = self.train(photos, backbone=TINY)
+        register_tiny_backbone(monkeypatch, weights="2")
+        with pytest.raises(ModelError, match=r"Expected the backbone 'tiny-1'.*'tiny-2'"):
+            predict(result.out, photos / "b")
+
+    def test_a_backbone_whose_extra_is_missing_says_so(self, photos, monkeypatch):
+        register_tiny_backbone(monkeypatch)
+        result = self.train(photos, backbone=TINY)
+        file = result.out / "preprocessing.json"
+        file.write_text(file.read_text().replace('"tiny"', '"efficientnet-lite0"'))
+        monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+        backbones.load_backbone.cache_clear()
+        with pytest.raises(ModelError, match=r"pip install 'fedbridge\[vision\]'"):
+            predict(result.out, photos / "b")
+
+    def test_damaged_preprocessing_is_refused(self, photos):
+        result = self.train(photos, image_size=8)
+        file = result.out / "preprocessing.json"
+        file.write_text(file.read_text().replace('"size": 8', '"size": 0'))
+        with pytest.raises(DataError, match="damaged"):
+            predict(result.out, photos / "b")
+
+    def test_a_table_is_refused(self, photos, table):
+        result = self.train(photos, image_size=8)
+        with pytest.raises(DataError, match=r"an image or a folder of images.*patients\.csv"):
+            predict(result.out, table)
 
 
 @pytest.fixture(scope="module")

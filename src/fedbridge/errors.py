@@ -59,6 +59,10 @@ class UnknownNameError(FedbridgeError, KeyError):
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
+class UnknownTargetError(UnknownNameError, OptionError):
+    """The task has no site of the name that ``target`` gives; the message lists those it has."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``" Did you mean 'fedgp'?"``, or nothing when no known name is near."""
     close = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)

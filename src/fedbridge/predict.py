@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedbridge.data.arrays import as_features
-from fedbridge.data.images import SUFFIXES, decode_image
+from fedbridge.data.decoding import SUFFIXES
+from fedbridge.data.image_preprocessing import ImagePreprocessing, is_for_images
 from fedbridge.data.npz import read_arrays
 from fedbridge.data.prepare import PixelsToUnit
 from fedbridge.data.preprocessing import Preprocessing
 from fedbridge.data.tables import read_csv
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
-from fedbridge.models import build_model
+from fedbridge.models import build_model, without_weights
 from fedbridge.rundir import FORMAT, RunFolder, RunFolderError
 from fedbridge.settings import OBJECT_MODEL
 from fedbridge.training import PREDICTION_BATCH
@@ -83,7 +83,7 @@ class SavedModel:
     model: nn.Module
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...] | None
-    preprocessing: Preprocessing | None
+    preprocessing: Preprocessing | ImagePreprocessing | None
 
     def outputs(self, x: Tensor) -> Tensor:
         """What the model returns for rows that are ready for it."""
@@ -141,15 +141,22 @@ def load_model(run_dir: str | Path) -> SavedModel:
     n_classes = described.get("n_classes")
     names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
     shape = tuple(described["input_shape"])
-    model = build_model(described["name"], _stand_in(shape, described["outputs"], n_classes))
+    architecture = without_weights(described["name"])
+    model = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
     _load_weights(model, folder.path / "model.safetensors")
-    file = folder.path / "preprocessing.json"
     return SavedModel(
         model.eval(),
         shape,
         None if n_classes is None else tuple(names),
-        Preprocessing.from_json(file.read_text(encoding="utf-8")) if file.exists() else None,
+        _preprocessing(folder.path / "preprocessing.json"),
     )
+
+
+def _preprocessing(file: Path) -> Preprocessing | ImagePreprocessing | None:
+    if not file.exists():
+        return None
+    text = file.read_text(encoding="utf-8")
+    return (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
 
 
 def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:
@@ -192,13 +199,15 @@ def _read(path: Path, saved: SavedModel) -> tuple[tuple[int | str, ...], Tensor]
     """Names of the rows, and the rows as the model takes them (images as ``uint8``)."""
     if not path.exists():
         raise DataError(f"Expected new data at {str(path)!r}, but there is nothing.")
-    if saved.preprocessing is not None:
-        return _read_table(path, saved.preprocessing)
+    how = saved.preprocessing
+    if isinstance(how, Preprocessing):
+        return _read_table(path, how)
     if path.suffix.lower() == ".npz":
         x = as_features(read_arrays(path, "X")[0], str(path))
         return tuple(range(len(x))), x
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
-        return _read_images(path, saved.input_shape)
+        names, rows = (how or _resizing(path, saved.input_shape)).apply(path)
+        return tuple(names), torch.from_numpy(rows)
     raise DataError(
         f"Expected an .npz with `X`, an image or a folder of images, as the run was trained on, "
         f"but got {str(path)!r}."
@@ -214,21 +223,14 @@ def _read_table(path: Path, preprocessing: Preprocessing) -> tuple[tuple[int | s
     return tuple(int(row) for row in table.index), preprocessing.apply(table)
 
 
-def _read_images(path: Path, shape: tuple[int, ...]) -> tuple[tuple[int | str, ...], Tensor]:
-    """All images of a folder, however deep, in the size that the model takes."""
+def _resizing(path: Path, shape: tuple[int, ...]) -> ImagePreprocessing:
+    """What images need for a model that was trained on arrays of images."""
     if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
         raise DataError(
             f"Expected an .npz with `X` of samples of shape {shape}, as the run was trained on, "
             f"but got {str(path)!r}."
         )
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-    if not files:
-        raise DataError(f"Expected images (png, jpg, jpeg) in {str(path)!r}, but there are none.")
-    decode = partial(decode_image, size=shape[1], grayscale=shape[0] == 1)
-    names = [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in files]
-    return tuple(names), torch.from_numpy(np.stack([decode(file) for file in files]))
+    return ImagePreprocessing(shape[1], grayscale=shape[0] == 1)
 
 
 def _as_floats(batch: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from fedbridge.data.prepare import AddNoise, PixelsToUnit
+from fedbridge.data.prepare import AddNoise, InTurn, PixelsToUnit
 
 
 def test_noise_is_drawn_anew_and_decided_by_the_generator():
@@ -16,6 +16,14 @@ def test_noise_is_drawn_anew_and_decided_by_the_generator():
     assert first.std().item() == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("prepare", [AddNoise(0.5), PixelsToUnit()])
+def test_preparations_follow_each_other():
+    pixels = torch.full((2, 3), 255, dtype=torch.uint8)
+    steps = InTurn((PixelsToUnit(), AddNoise(0.0)))
+    assert torch.equal(steps(pixels, torch.Generator()), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    "prepare", [AddNoise(0.5), PixelsToUnit(), InTurn((PixelsToUnit(), AddNoise(0.5)))]
+)
 def test_preparations_reach_worker_processes(prepare):
     assert pickle.loads(pickle.dumps(prepare)) == prepare

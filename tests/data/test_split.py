@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.data.split import generator, split_target, stratified_order, stratified_split
+from fedbridge.data.split import (
+    Wanted,
+    generator,
+    split_exactly,
+    split_target,
+    split_test,
+    stratified_order,
+    stratified_split,
+)
 from fedbridge.errors import DataError, OptionError
 
 labels = st.lists(st.integers(0, 4), min_size=2, max_size=60).map(np.array)
@@ -54,6 +62,23 @@ def test_the_targets_rows_are_divided_without_overlap(y, seed):
     assert len(split.test) == round(0.3 * len(y))
 
 
+def test_what_is_asked_for_wins_over_what_is_usual():
+    usual = Wanted(n_target=100)
+    assert Wanted().or_else(usual).count(1000) == 100
+    assert Wanted(target_fraction=0.5).or_else(usual).count(1000) == 500
+    assert Wanted(n_target=7).or_else(usual).count(1000) == 7
+    assert Wanted().count(1000) == 1000
+
+
+def test_a_site_is_tested_on_the_same_rows_in_whatever_role():
+    y = np.arange(50) % 2
+    training, test = split_test(y, 50, 17, seed=3)
+    split = split_exactly(y, 50, 17, 3, Wanted(n_target=4))
+    assert split.test.tolist() == test.tolist()
+    assert split.training.tolist() == training.tolist()
+    assert (len(split.labelled), len(split.test)) == (4, 17)
+
+
 def test_a_class_of_one_row_trains():
     y = np.array([0] * 10 + [1] * 10 + [2])
     assert 20 in split_target(y, 21, seed=0).labelled
@@ -85,6 +110,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed):
         ({"n_target": 8}, DataError, "7 training rows, but got 8: ask for fewer"),
         ({"target_fraction": 0}, OptionError, r"`target_fraction` in \(0, 1\]"),
         ({"target_fraction": 1.1}, OptionError, "`target_fraction`"),
+        ({"target_fraction": "half"}, OptionError, "`target_fraction`.*but got 'half'"),
         ({"n_target": 2, "target_fraction": 0.5}, OptionError, "either.*got both"),
         ({"test_fraction": 1.0}, OptionError, "`test_fraction`"),
     ],

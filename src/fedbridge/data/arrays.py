@@ -188,11 +188,11 @@ def assemble(
         target_prepare: What happens to each batch of the target's rows, when it differs.
     """
     own_test = test is not None
-    test = test if test is not None else _select(target, split.test)
+    test = test if test is not None else select(target, split.test)
     loose, loose_ids = _unlabelled_rows(target, split, unlabelled)
-    pool = _select(target, split.training)
+    pool = select(target, split.training)
     sites = tuple(_site(source, rows) for source, rows in sources.items())
-    labelled = _select(target, split.labelled)
+    labelled = select(target, split.labelled)
     return FederatedTask(
         name=name,
         sources=sites,
@@ -253,7 +253,8 @@ def _check_same_type(features: Mapping[str, Tensor]) -> None:
         )
 
 
-def _select(rows: SiteRows, which: Rows) -> SiteRows:
+def select(rows: SiteRows, which: Rows) -> SiteRows:
+    """Some of a site's rows, copied."""
     index = torch.from_numpy(which)
     return SiteRows(rows.x[index], rows.y[index], [rows.ids[row] for row in which])
 
@@ -262,7 +263,7 @@ def _unlabelled_rows(
     target: SiteRows, split: TargetSplit, more: tuple[Tensor, Sequence[int | str]] | None
 ) -> tuple[Tensor | None, list[int | str]]:
     """Training rows whose label is withheld, then those that never had one."""
-    withheld = _select(target, split.unlabelled)
+    withheld = select(target, split.unlabelled)
     x, ids = [withheld.x], [*withheld.ids]
     if more is not None:
         check_finite(more[0], "unlabelled", "features")

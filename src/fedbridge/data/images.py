@@ -1,30 +1,35 @@
-"""A folder ``domain/class/*.png|jpg|jpeg``: images of any size, resized and kept as ``uint8``."""
+"""A folder ``domain/class/*.png|jpg|jpeg``: images of any size as pixels, or as features.
+
+Without a backbone, images are resized and kept as ``uint8``. With one, every site's images go
+through the frozen backbone once, and the federation trains a head on their features: minutes on a
+CPU instead of days.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-from PIL import Image, ImageOps
-
 from fedbridge.data.arrays import task_from_domains
+from fedbridge.data.decoding import is_image
+from fedbridge.data.image_cache import KeptRows, cached_rows
+from fedbridge.data.image_preprocessing import ImagePreprocessing
+from fedbridge.data.options import check_target_name
 from fedbridge.data.split import TEST_FRACTION
-from fedbridge.errors import DataError, OptionError
+from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from fedbridge.data.task import FederatedTask
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
-FORMATS = ("PNG", "JPEG")
-MAX_PIXELS = 64_000_000
-SIZES = range(4, 1025)
+IMAGE_SIZE = 32
+HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
+"""What suits a head on frozen features, which learns faster than a whole network should."""
 
 
 def images_task(
@@ -32,8 +37,10 @@ def images_task(
     target: str | None = None,
     seed: int = 0,
     *,
-    image_size: int = 32,
+    image_size: int | None = None,
     grayscale: bool = False,
+    backbone: str | None = None,
+    cache: bool = True,
     n_target: int | None = None,
     target_fraction: float | None = None,
     test_fraction: float = TEST_FRACTION,
@@ -44,71 +51,67 @@ def images_task(
         path: The folder.
         target: The domain that adapts.
         seed: Decides every random choice of rows.
-        image_size: Height and width that all images are resized to.
+        image_size: Height and width that all images are resized to: 32, or the backbone's own.
         grayscale: One channel instead of three.
+        backbone: A frozen network, such as ``efficientnet-lite0``, whose features are learned
+            from instead of the pixels.
+        cache: Keep the decoded images or features on disk for the next time.
         n_target: Labelled images at the target; all its training images by default.
         target_fraction: The same as a fraction of its training images.
         test_fraction: Share of the target's images set aside for testing.
     """
-    if isinstance(image_size, bool) or not isinstance(image_size, int) or image_size not in SIZES:
-        raise OptionError(
-            f"Expected `image_size` to be a whole number from {SIZES.start} to {SIZES.stop - 1}, "
-            f"but got {image_size!r}."
-        )
-    files = {domain.name: _image_files(domain) for domain in _folders(path)}
-    decode = partial(decode_image, size=image_size, grayscale=grayscale)
-    with ThreadPoolExecutor() as pool:
-        pixels = {domain: np.stack([*pool.map(decode, own)]) for domain, own in files.items()}
+    files = {folder.name: image_files(folder) for folder in folders(path)}
+    check_target_name(target, files)
+    how = ImagePreprocessing.from_options(image_size, grayscale, backbone, IMAGE_SIZE)
+    rows, notes = image_rows(path, files, how, cache=cache)
     task = task_from_domains(
-        {name: (pixels[name], [file.parent.name for file in own]) for name, own in files.items()},
+        {site: (rows[site], [file.parent.name for file in own]) for site, own in files.items()},
         target,
         seed,
         path=path,
         n_target=n_target,
         target_fraction=target_fraction,
         test_fraction=test_fraction,
-        ids={
-            name: [file.relative_to(path).as_posix() for file in own] for name, own in files.items()
-        },
+        ids={site: names_below(path, own) for site, own in files.items()},
     )
-    colours = "grey" if grayscale else "RGB"
-    note = f"all images resized to {image_size}x{image_size} {colours}"
-    return replace(task, model="cnn", notes=(note, *task.notes))
+    return replace(
+        task,
+        model="cnn" if backbone is None else "linear",
+        defaults={} if backbone is None else dict(HEAD_DEFAULTS),
+        preprocessing=how,
+        notes=(*notes, *task.notes),
+    )
 
 
-def decode_image(file: Path, size: int, grayscale: bool) -> NDArray[np.uint8]:
-    """One image as ``uint8`` of shape (channels, size, size).
+def image_rows(
+    root: Path, files: Mapping[str, Sequence[Path]], how: ImagePreprocessing, *, cache: bool
+) -> tuple[dict[str, NDArray[np.generic]], tuple[str, ...]]:
+    """The rows of every site's images, and what was done to get them.
 
-    Only PNG and JPEG decoders are tried, and no image of more than 64 million pixels is decoded:
-    files come from elsewhere.
+    Args:
+        root: The folder that holds a folder for each site.
+        files: The images of every site.
+        how: How an image becomes a row.
+        cache: Take rows from the cache, and keep there what is not in it.
     """
-    try:
-        with Image.open(file, formats=FORMATS) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
-                raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
-            image = ImageOps.exif_transpose(_plain(opened)).convert("L" if grayscale else "RGB")
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(
-            f"Expected images of at most {MAX_PIXELS:,} pixels, but {str(file)!r} is larger "
-            f"({error}): scale it down or remove it."
-        ) from error
-    except Exception as error:
-        raise DataError(
-            f"Expected a PNG or JPEG image, but {str(file)!r} cannot be decoded ({error}): repair "
-            f"or remove it."
-        ) from error
-    pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
-    return pixels[None] if grayscale else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    kept = {
+        site: cached_rows(root / site, own, how) if cache else KeptRows(how.rows(own, site))
+        for site, own in files.items()
+    }
+    notes = [how.describe()]
+    origins = [found.origin for found in kept.values() if found.origin is not None]
+    if origins:
+        notes.append(
+            f"images of {len(origins)} of {len(kept)} sites were read before, and come from "
+            f"{str(origins[0].parent)!r}"
+        )
+    for problem in sorted({found.problem for found in kept.values() if found.problem}):
+        notes.append(f"images are read anew each time, since they cannot be kept: {problem}")
+    return {site: found.rows for site, found in kept.items()}, tuple(notes)
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """Modes that Pillow would convert badly: 16-bit grey is scaled, palettes get their alpha."""
-    if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image) / 257).clip(0, 255).astype(np.uint8))
-    return image.convert("RGBA") if "transparency" in image.info else image
-
-
-def _folders(path: Path) -> list[Path]:
+def folders(path: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones."""
     return sorted(
         entry
         for entry in path.iterdir()
@@ -116,12 +119,10 @@ def _folders(path: Path) -> list[Path]:
     )
 
 
-def _image_files(domain: Path) -> list[Path]:
+def image_files(domain: Path) -> list[Path]:
+    """All images ``class/*`` of a domain, in the order of their names."""
     files = sorted(
-        file
-        for folder in _folders(domain)
-        for file in folder.iterdir()
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+        file for folder in folders(domain) for file in filter(is_image, folder.iterdir())
     )
     if not files:
         raise DataError(
@@ -129,3 +130,8 @@ def _image_files(domain: Path) -> list[Path]:
             f"as class/*.png, *.jpg or *.jpeg: add some or remove the folder."
         )
     return files
+
+
+def names_below(root: Path, files: Sequence[Path]) -> list[str]:
+    """What the manifest calls the files: their path below the folder, the same everywhere."""
+    return [file.relative_to(root).as_posix() for file in files]

@@ -8,9 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
+from fedbridge.data.cifar import cifar10_noise
+from fedbridge.data.colored_mnist import colored_mnist, colored_mnist_14
 from fedbridge.data.digits import ShiftName, digits_task
+from fedbridge.data.fashion import fashion_labels, fashion_noise, fashion_sources
+from fedbridge.data.heart import heart_task
 from fedbridge.data.images import images_task
 from fedbridge.data.npz import npz_task
+from fedbridge.data.rbf import rbf_task
+from fedbridge.data.suites import SUITES, suite_task
 from fedbridge.data.tabular import table_task
 from fedbridge.data.task_file import read_task_file
 from fedbridge.errors import (
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
     TaskFactory: TypeAlias = Callable[..., FederatedTask]
 
 
+NO_OPTIONS = ("target", "seed")
+"""Parameters that every task has."""
+
+
 def _adapt(name: str, entry: object) -> TaskFactory:
     if not callable(entry):
         raise DataError(f"Expected task {name!r} to be a function of `target`, `seed` and options.")
@@ -39,6 +49,16 @@ def _adapt(name: str, entry: object) -> TaskFactory:
 registry: Registry[TaskFactory] = Registry("task", "fedbridge.tasks", _adapt)
 for _shift in get_args(ShiftName):
     registry.add(f"digits-{_shift}", partial(digits_task, shift=_shift))
+registry.add("rbf", rbf_task)
+registry.add("fashion-noise", fashion_noise)
+registry.add("fashion-labels", fashion_labels)
+registry.add("fashion-sources", fashion_sources)
+registry.add("cifar10-noise", cifar10_noise)
+registry.add("colored-mnist", colored_mnist)
+registry.add("colored-mnist-14", colored_mnist_14)
+registry.add("heart", heart_task)
+for _suite in SUITES:
+    registry.add(_suite.name, partial(suite_task, _suite))
 
 
 def load_task(
@@ -66,10 +86,14 @@ def load_task(
 def summary_of(name: str) -> str:
     """What a built-in task is, in one line."""
     factory = registry.get(name)
-    fixed = factory.keywords if isinstance(factory, partial) else {}
     text = inspect.getdoc(factory.func if isinstance(factory, partial) else factory) or ""
-    said = ", ".join(f"{option} {value}" for option, value in fixed.items())
+    said = ", ".join(_fixed(factory)) if isinstance(factory, partial) else ""
     return text.partition("\n")[0] + (f" ({said})" if said else "")
+
+
+def _fixed(factory: partial[FederatedTask]) -> list[str]:
+    named = [f"{option} {value}" for option, value in factory.keywords.items()]
+    return [*map(str, factory.args), *named]
 
 
 def possible_targets(name_or_path: str | Path, **options: object) -> tuple[str, ...]:
@@ -89,7 +113,9 @@ def _load(
 ) -> FederatedTask:
     factory = _factory(name_or_path)
     _check_options(factory, options, str(name_or_path))
-    return factory(target=target, seed=seed, **options)
+    task = factory(target=target, seed=seed, **options)
+    in_force = {**_usual_options(factory), **options}
+    return replace(task, manifest={**task.manifest, "options": in_force})
 
 
 def _factory(name_or_path: str | Path) -> TaskFactory:
@@ -138,10 +164,20 @@ def _check_options(factory: TaskFactory, options: Mapping[str, object], task: st
     parameters = inspect.signature(factory).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    known = [name for name in parameters if name not in ("target", "seed")]
+    known = [name for name in parameters if name not in NO_OPTIONS]
     for option in options:
         if option not in known:
             raise UnknownOptionError(
                 f"Expected options of task {task!r}, but it has no option {option!r}."
                 f"{nearest(option, known)} Known: {', '.join(known)}."
             )
+
+
+def _usual_options(factory: TaskFactory) -> dict[str, object]:
+    """What holds for options that nobody gives, so that a manifest stays true when that changes."""
+    parameters = inspect.signature(factory).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in NO_OPTIONS and parameter.default is not parameter.empty
+    }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from numbers import Real
+from operator import index
+from typing import TYPE_CHECKING, SupportsIndex
 
-from fedbridge.errors import OptionError, TargetNeededError, UnknownNameError, nearest
+from fedbridge.errors import OptionError, TargetNeededError, UnknownTargetError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+SHIFTED_TARGET = "target"
+"""What tasks that shift one client call this client."""
 
 
 def check_target_name(target: str | None, sites: Iterable[str]) -> str:
@@ -19,11 +24,20 @@ def check_target_name(target: str | None, sites: Iterable[str]) -> str:
             f"Expected `target` to name the site that adapts: one of {listed}.", names
         )
     if str(target) not in names:
-        raise UnknownNameError(
+        raise UnknownTargetError(
             f"Expected `target` to be a site, but got {target!r}.{nearest(str(target), names)} "
             f"Sites: {listed}."
         )
     return str(target)
+
+
+def check_shifted_target(target: str | None) -> None:
+    """Refuse any target but the shifted client, for tasks that are made with one target."""
+    if target not in (None, SHIFTED_TARGET):
+        raise UnknownTargetError(
+            f"Expected the target {SHIFTED_TARGET!r}, the shifted client, but got {target!r}: "
+            f"leave `target` out."
+        )
 
 
 def check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
@@ -33,3 +47,20 @@ def check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
             f"Expected `{option}` to be one of {', '.join(known)}, but got {value!r}."
             f"{nearest(str(value), known)}"
         )
+
+
+def check_range(option: str, value: object, low: float, high: float) -> float:
+    """The value as a float, or an error when it is no number from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high:
+        raise OptionError(f"Expected `{option}` in [{low:g}, {high:g}], but got {value!r}.")
+    return float(value)
+
+
+def check_count(option: str, value: object, *, least: int, most: int | None = None) -> int:
+    """The value as an int, or an error when it is no whole number in the range."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = index(value)
+        if number >= least and (most is None or number <= most):
+            return number
+    limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise OptionError(f"Expected `{option}` to be a whole number {limit}, but got {value!r}.")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedbridge.data.task import Prepare
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,16 @@ class AddNoise:
         """The batch plus a fresh draw."""
         noise = torch.randn(x.shape, generator=generator, device=generator.device)
         return x + self.std * noise.to(x.device)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Several preparations, one after the other."""
+
+    steps: tuple[Prepare, ...]
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The batch after all steps."""
+        for step in self.steps:
+            x = step(x, generator)
+        return x

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -71,7 +71,33 @@ class CategoricalColumn:
         return np.stack(indicators, axis=1)
 
 
-Column: TypeAlias = NumericColumn | CategoricalColumn
+@dataclass(frozen=True)
+class CodedColumn:
+    """A column of codes as standardised indicators of every level but the first.
+
+    The first level is what the others are compared with, so that a linear model has one solution.
+    """
+
+    name: str
+    fill: str
+    levels: tuple[str, ...]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.levels) - 1 == len(self.means) == len(self.scales):
+            raise ValueError(f"column {self.name!r} has means or scales that do not fit its levels")
+        if not all(map(isfinite, (*self.means, *self.scales))) or min(self.scales) <= 0:
+            raise ValueError(f"column {self.name!r} has a mean or scale that is no number")
+
+    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
+        """The cells as scaled indicators; see :meth:`CategoricalColumn.encode`."""
+        indicators = CategoricalColumn(self.name, self.fill, self.levels).encode(cells)
+        scaled: NDArray[np.float64] = (indicators[:, 1:] - self.means) / self.scales
+        return scaled
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn | CodedColumn
 
 
 @dataclass(frozen=True)
@@ -120,18 +146,7 @@ class Preprocessing:
     @classmethod
     def from_json(cls, text: str) -> Preprocessing:
         """Read what :meth:`to_json` wrote; anything else is an error, a newer format above all."""
-        try:
-            content = json.loads(text)
-            version = content["format"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(
-                "Expected saved preprocessing as JSON with a `format`, but this is something else."
-            ) from error
-        if version != FORMAT:
-            raise DataError(
-                f"Expected preprocessing of format {FORMAT}, but got {version!r}: use the version "
-                f"of fedbridge that wrote it, or a newer one."
-            )
+        content = read_record(text, FORMAT)
         try:
             names = content["class_names"]
             return cls(
@@ -147,13 +162,34 @@ class Preprocessing:
             ) from error
 
 
+def read_record(text: str, format: int) -> dict[str, Any]:
+    """Saved preprocessing as plain JSON, refused unless it has the format that is expected."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        version = content["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            "Expected saved preprocessing as JSON with a `format`, but this is something else."
+        ) from error
+    if version != format:
+        raise DataError(
+            f"Expected preprocessing of format {format}, but got {version!r}: use the version of "
+            f"fedbridge that wrote it, or a newer one."
+        )
+    return content
+
+
 def _column_from_json(content: Mapping[str, object]) -> Column:
     name = str(content["name"])
     if "levels" in content:
         levels = content["levels"]
         if not isinstance(levels, list):
             raise TypeError(f"column {name!r} has levels that are no list")
-        return CategoricalColumn(name, str(content["fill"]), tuple(map(str, levels)))
+        fill, named = str(content["fill"]), tuple(map(str, levels))
+        if "means" in content:
+            means, scales = (_numbers(content[key]) for key in ("means", "scales"))
+            return CodedColumn(name, fill, named, means, scales)
+        return CategoricalColumn(name, fill, named)
     return NumericColumn(name, *(_number(content[key]) for key in ("fill", "mean", "scale")))
 
 
@@ -161,3 +197,9 @@ def _number(value: object) -> float:
     if not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} is no number")
     return float(value)
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is no list of numbers")
+    return tuple(map(_number, values))

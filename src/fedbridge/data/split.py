@@ -7,6 +7,7 @@ one: a curve over `n_target` adds rows and never swaps them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
@@ -71,6 +72,47 @@ class TargetSplit:
         return np.sort(np.concatenate([self.labelled, self.unlabelled]))
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How many of the target's training rows keep their label: a count, a fraction, or all."""
+
+    n_target: int | None = None
+    target_fraction: float | None = None
+
+    def or_else(self, usual: Wanted) -> Wanted:
+        """What a task does when nobody asks for anything."""
+        return usual if self == Wanted() else self
+
+    def count(self, n_training: int) -> int:
+        """The number of labelled rows, or an error when that cannot be."""
+        if self.n_target is not None and self.target_fraction is not None:
+            raise OptionError(
+                "Expected either `n_target` or `target_fraction`, but got both: give one of them."
+            )
+        if self.n_target is not None:
+            return self._checked_count(self.n_target, n_training)
+        if self.target_fraction is None:
+            return n_training
+        if not isinstance(self.target_fraction, Real) or not 0 < self.target_fraction <= 1:
+            raise OptionError(
+                f"Expected `target_fraction` in (0, 1], but got {self.target_fraction!r}."
+            )
+        return max(1, round(n_training * self.target_fraction))
+
+    @staticmethod
+    def _checked_count(n_target: int, n_training: int) -> int:
+        if isinstance(n_target, bool) or not isinstance(n_target, int) or n_target < 1:
+            raise OptionError(
+                f"Expected `n_target` to be a whole number above 0, but got {n_target!r}."
+            )
+        if n_target > n_training:
+            raise DataError(
+                f"Expected `n_target` to be at most the target's {n_training} training rows, but "
+                f"got {n_target}: ask for fewer."
+            )
+        return n_target
+
+
 def split_target(
     strata: NDArray[np.generic] | None,
     n: int,
@@ -98,35 +140,25 @@ def split_target(
             f"Expected enough target rows to set {test_fraction:.0%} aside for testing, but there "
             f"are only {n}: add rows, or give a test set of your own."
         )
-    training, test = stratified_split(strata, n, n - n_test, generator(seed, "test"))
-    n_labelled = _labelled_count(len(training), n_target, target_fraction)
+    return split_exactly(strata, n, n_test, seed, Wanted(n_target, target_fraction))
+
+
+def split_test(
+    strata: NDArray[np.generic] | None, n: int, n_test: int, seed: int
+) -> tuple[Rows, Rows]:
+    """The training rows and the ``n_test`` test rows of a site, the same in whatever role."""
+    return stratified_split(strata, n, n - n_test, generator(seed, "test"))
+
+
+def split_exactly(
+    strata: NDArray[np.generic] | None, n: int, n_test: int, seed: int, wanted: Wanted
+) -> TargetSplit:
+    """Split the target's ``n`` rows with ``n_test`` of them, which may be none, for testing."""
+    training, test = split_test(strata, n, n_test, seed)
     labelled, unlabelled = stratified_split(
         None if strata is None else strata[training],
         len(training),
-        n_labelled,
+        wanted.count(len(training)),
         generator(seed, "labels"),
     )
     return TargetSplit(training[labelled], training[unlabelled], test)
-
-
-def _labelled_count(n_training: int, n_target: int | None, target_fraction: float | None) -> int:
-    if n_target is not None and target_fraction is not None:
-        raise OptionError(
-            "Expected either `n_target` or `target_fraction`, but got both: give one of them."
-        )
-    if n_target is not None:
-        if isinstance(n_target, bool) or not isinstance(n_target, int) or n_target < 1:
-            raise OptionError(
-                f"Expected `n_target` to be a whole number above 0, but got {n_target!r}."
-            )
-        if n_target > n_training:
-            raise DataError(
-                f"Expected `n_target` to be at most the target's {n_training} training rows, but "
-                f"got {n_target}: ask for fewer."
-            )
-        return n_target
-    if target_fraction is None:
-        return n_training
-    if not 0 < target_fraction <= 1:
-        raise OptionError(f"Expected `target_fraction` in (0, 1], but got {target_fraction}.")
-    return max(1, round(n_training * target_fraction))

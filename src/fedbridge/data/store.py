@@ -18,10 +18,10 @@ def data_root() -> Path:
     return Path(named).expanduser() if named else user_cache_path("fedbridge")
 
 
-def dataset_folder(name: str, *other_names: str) -> Path | None:
+def dataset_folder(name: str, *other_names: str, root: Path | None = None) -> Path | None:
     """Where a data set is: under its name here, or under one that other software gives it."""
-    root = data_root()
-    return next((root / own for own in (name, *other_names) if (root / own).is_dir()), None)
+    folders = [(root or data_root()) / own for own in (name, *other_names)]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def require_dataset(name: str, *other_names: str) -> Path:

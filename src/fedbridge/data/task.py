@@ -18,6 +18,7 @@ from fedbridge.errors import DataError, NonFiniteError, ShapeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fedbridge.data.image_preprocessing import ImagePreprocessing
     from fedbridge.data.preprocessing import Preprocessing
 
     Prepare = Callable[[Tensor, torch.Generator], Tensor]
@@ -77,7 +78,7 @@ class FederatedTask:
         model: Name of the model used unless the run names another.
         defaults: Run options (``lr``, ``epochs``, ``batch_size``, ...) that suit this task.
         manifest: Which rows are where, ready for JSON; saved with each run.
-        preprocessing: What ``predict`` needs to treat a new table as this one was treated.
+        preprocessing: What ``predict`` needs to treat new rows or images as these were treated.
         notes: What the loader did, in plain words, printed before training.
     """
 
@@ -92,7 +93,7 @@ class FederatedTask:
     model: str = "mlp"
     defaults: Mapping[str, object] = field(default_factory=dict)
     manifest: Mapping[str, object] = field(default_factory=dict)
-    preprocessing: Preprocessing | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

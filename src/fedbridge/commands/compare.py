@@ -1,0 +1,89 @@
+"""``fedbridge compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.arguments import UsageError, seeds
+from fedbridge.commands.comparing import show_comparison
+from fedbridge.commands.options import run_options_named, sort_options
+from fedbridge.commands.parts import RUNS, add_command, add_output, results_only
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+
+    from fedbridge.commands.parts import Commands
+
+ALL = "all"
+HELP = """\
+Compare methods over targets and seeds; source-only, target-only and the matched control are added.
+
+Run the same command again to go on after a stop: finished runs are kept. Targets, methods and
+seeds may be added to a comparison. Options of tasks, runs and methods as in `fedbridge run`; every
+method gets those that it has.
+
+examples:
+  fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
+  fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 0,1,2 --out runs/h
+"""
+
+
+def add(commands: Commands) -> None:
+    """The command and its arguments."""
+    parser = add_command(
+        commands, "compare", compare_command, "methods x targets x seeds", HELP, open_options=True
+    )
+    parser.add_argument("task", metavar="TASK")
+    parser.add_argument("--targets", help="all, or names separated by commas")
+    parser.add_argument("--target", action="append", help="one name as it is; may be repeated")
+    parser.add_argument("--methods", default="auto", help="names separated by commas")
+    parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
+    parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
+    add_output(parser, "runs/compare-<task>")
+
+
+def compare_command(args: Namespace) -> int:
+    """Compare, with progress, and show the table."""
+    with results_only(args):
+        from fedbridge.compare import Setting, compare
+        from fedbridge.files import file_name
+        from fedbridge.show import compare_progress
+
+        methods = tuple(_listed(args.methods))
+        of_run, of_task = sort_options(args, methods)
+        short = Path(args.task).stem
+        out = args.out or RUNS / file_name(f"compare-{short}")
+        with compare_progress(quiet=args.quiet or args.json) as update, run_options_named():
+            settings = [
+                Setting(target or short, args.task, target, of_task)
+                for target in _targets(args, of_task)
+            ]
+            comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
+    return show_comparison(comparison, out, args)
+
+
+def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | None]:
+    """The targets to compare; None for the one that the task has of its own."""
+    if args.target and args.targets:
+        raise UsageError("Expected either --target or --targets, but got both.")
+    if args.target:
+        return list(args.target)
+    if not args.targets:
+        return [None]
+    from fedbridge.data.load import possible_targets
+
+    possible = possible_targets(args.task, **of_task)
+    if args.targets == ALL:
+        return possible
+    wanted = _listed(args.targets)
+    for name in wanted:
+        if name not in possible:
+            raise UsageError(f"Expected --targets among {', '.join(possible)}, but got {name!r}.")
+    return wanted
+
+
+def _listed(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]

@@ -1,0 +1,144 @@
+"""``fedbridge data``: what there is, getting it, and checking it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.commands.parts import FAILED, add_command, complain, results_only, write_json
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable
+
+    from fedbridge.commands.parts import Commands
+
+HELP = """\
+Data sets of the built-in tasks, and pretrained weights: list them, fetch them, check them.
+
+They lie in the folder that FEDBRIDGE_DATA names, by default in the user's cache.
+
+examples:
+  fedbridge data list
+  fedbridge data fetch fashion-mnist heart
+  fedbridge data check all
+"""
+LIST_HELP = """\
+All data sets with domains, sites, sizes, licence, citation, and where they are on disk.
+
+examples:
+  fedbridge data list
+  fedbridge data list --json
+"""
+FETCH_HELP = """\
+Fetch data sets from their official places, check their content and put them in place.
+
+A data set that is there and correct is left alone. A broken download goes on where it stopped when
+the same command is run again. `all` is about 30 GB, and for a while twice that on disk.
+
+examples:
+  fedbridge data fetch heart
+  fedbridge data fetch fashion-mnist mnist --dir ~/data
+  fedbridge data fetch pacs --force
+"""
+CHECK_HELP = """\
+Read the files of data sets and compare them with what is published: content, domains, counts.
+
+The exit status is 0 when all is well and 1 when something is wrong. `all` stands for those that
+are on disk.
+
+examples:
+  fedbridge data check heart
+  fedbridge data check all --json
+"""
+
+
+def add(commands: Commands) -> None:
+    """The three commands and their arguments."""
+    family = commands.add_parser("data", help="list, fetch and check data sets", description=HELP)
+    own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_command(own, "list", list_command, "all data sets", LIST_HELP)
+    fetch = add_command(own, "fetch", fetch_command, "get data sets", FETCH_HELP)
+    check = add_command(own, "check", check_command, "compare with what is published", CHECK_HELP)
+    for parser in (fetch, check):
+        parser.add_argument("names", metavar="NAME", nargs="+", help="see `fedbridge data list`")
+        parser.add_argument(
+            "--dir", type=Path, metavar="DIR", help="folder of all data sets (FEDBRIDGE_DATA)"
+        )
+    fetch.add_argument("--force", action="store_true", help="fetch anew and replace what is there")
+
+
+def list_command(args: Namespace) -> int:
+    """Show the catalogue."""
+    from fedbridge.commands.data_view import catalogue_table, described
+    from fedbridge.data.catalogue import CATALOGUE
+    from fedbridge.data.store import data_root
+
+    if args.json:
+        content = {name: described(entry) for name, entry in CATALOGUE.items()}
+        write_json({"folder": str(data_root()), "data_sets": content})
+    else:
+        from fedbridge.show import results
+
+        results().print(catalogue_table(CATALOGUE.values()))
+        _print([f"folder: {data_root()}"])
+    return 0
+
+
+def fetch_command(args: Namespace) -> int:
+    """Fetch what is named, one after the other; one that fails does not stop the others."""
+    from fedbridge.commands.data_view import download_progress, fetched_lines
+    from fedbridge.data.catalogue import chosen
+    from fedbridge.data.fetch import fetch_dataset
+    from fedbridge.errors import FedbridgeError
+
+    done, failed = [], {}
+    with results_only(args), download_progress(quiet=args.json) as progress:
+        for entry in chosen(args.names):
+            try:
+                done.append(
+                    fetch_dataset(entry.name, args.dir, force=args.force, progress=progress)
+                )
+            except FedbridgeError as error:
+                if args.debug:
+                    raise
+                failed[entry.name] = str(error)
+    if args.json:
+        there = [{**one.report.to_json(), "already_there": one.already_there} for one in done]
+        write_json({"ok": not failed, "data_sets": there, "failed": failed})
+    else:
+        _print(line for one in done for line in fetched_lines(one))
+    for message in failed.values():
+        complain(f"error: {message}", FAILED)
+    return FAILED if failed else 0
+
+
+def check_command(args: Namespace) -> int:
+    """Check what is named; say what is wrong, file by file."""
+    from fedbridge.commands.data_view import checked_lines
+    from fedbridge.data.catalogue import chosen
+    from fedbridge.data.store import data_root, dataset_folder
+    from fedbridge.data.verify import check_dataset
+
+    root = args.dir or data_root()
+    reports = []
+    for entry in chosen(args.names):
+        folder = dataset_folder(entry.name, *entry.other_names, root=root)
+        if folder is not None or entry.name in args.names:
+            reports.append(check_dataset(entry.name, folder or root / entry.name))
+    ok = all(report.ok for report in reports)
+    if args.json:
+        write_json({"ok": ok, "data_sets": [report.to_json() for report in reports]})
+    elif reports:
+        _print(line for report in reports for line in checked_lines(report))
+    else:
+        _print([f"no data set is in {str(root)!r}"])
+    return 0 if ok else FAILED
+
+
+def _print(lines: Iterable[str]) -> None:
+    from fedbridge.show import results
+
+    console = results()
+    for line in lines:
+        console.print(line, soft_wrap=True)

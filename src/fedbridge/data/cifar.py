@@ -1,0 +1,66 @@
+"""``cifar10-noise``: CIFAR-10 over nine sources and a target, each with few of the classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbridge.data.image_sets import CIFAR_CLASSES, cifar10
+from fedbridge.data.options import check_count, check_shifted_target
+from fedbridge.data.partition import deal_labels, shares_by_label
+from fedbridge.data.semi_synthetic import Setting, Shares, shifted_task
+from fedbridge.data.shifts import NoiseDraw, noise_shift
+from fedbridge.data.split import Wanted, generator
+
+if TYPE_CHECKING:
+    from fedbridge.data.task import FederatedTask
+
+CLIENTS = 10
+SETTING = Setting(
+    "cifar10-noise",
+    Wanted(target_fraction=0.1),
+    {
+        "optimizer": "adam",
+        "lr": 0.005,
+        "lr_target": 0.0025,
+        "batch_size": 64,
+        "batch_size_target": 16,
+        "epochs": 1,
+        "warmup": 2,
+    },
+)
+
+
+def cifar10_noise(
+    target: str | None = None,
+    seed: int = 0,
+    *,
+    noise: float = 0.4,
+    noise_draw: NoiseDraw = "redrawn",
+    labels_per_site: int = 4,
+    n_target: int | None = None,
+    target_fraction: float | None = None,
+) -> FederatedTask:
+    """CIFAR-10 over nine sources and a target with noisy images, four classes at each site.
+
+    Args:
+        target: ``None`` or ``"target"``: the noisy client is the target.
+        seed: Decides who holds which label and image, which are labelled, and a fixed noise.
+        noise: Standard deviation of the noise on pixels in [0, 1].
+        noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
+        labels_per_site: How many of the ten classes each site holds; 10 gives all to everybody.
+        n_target: Labelled images at the target.
+        target_fraction: The same as a fraction of the target's 5000, 0.1 by default.
+    """
+    check_shifted_target(target)
+    shift = noise_shift(noise, noise_draw)
+    check_count("labels_per_site", labels_per_site, least=2, most=len(CIFAR_CLASSES))
+    images = cifar10()
+    rng = generator(seed, "sites")
+    hands = deal_labels(CLIENTS, len(CIFAR_CLASSES), labels_per_site, rng)
+    *sources, own = shares_by_label(images.train.labels, hands, rng)
+    test = np.flatnonzero(np.isin(images.test.labels, hands[-1]))
+    return shifted_task(
+        SETTING, images, Shares(sources, own, test), shift, seed, Wanted(n_target, target_fraction)
+    )

@@ -1,0 +1,168 @@
+"""Fashion-MNIST, MNIST and CIFAR-10 as they lie on disk: read once per process, never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from fedbridge.data.formats import read_cifar_batch, read_idx
+from fedbridge.data.store import require_dataset
+from fedbridge.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Part: TypeAlias = Literal["train", "test"]
+    Arrays: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+    PartReader: TypeAlias = Callable[[Path, Part, int], Arrays]
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+DIGITS = tuple(map(str, range(10)))
+CIFAR_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+CIFAR_FOLDER = "cifar-10-batches-bin"
+PARTS: tuple[Part, ...] = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Pixels ``(n, channels, height, width)`` with class indices ``(n,)``; both read-only."""
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """A data set with its official division into training and test images.
+
+    Attributes:
+        name: What the data set is called.
+        train: The training images; row numbers in manifests count these.
+        test: The test images, counted apart.
+        class_names: Names by class index.
+        digest: SHA-256 of all pixels and labels, whatever files they came in.
+    """
+
+    name: str
+    train: Images
+    test: Images
+    class_names: tuple[str, ...]
+    digest: str
+
+
+def fashion_mnist() -> ImageSet:
+    """Fashion-MNIST: 60,000 and 10,000 grey images of 28x28 pixels."""
+    return _cached(_read_idx_part, "fashion-mnist", FASHION_CLASSES)
+
+
+def mnist() -> ImageSet:
+    """MNIST: 60,000 and 10,000 grey images of 28x28 pixels."""
+    return _cached(_read_idx_part, "mnist", DIGITS)
+
+
+def cifar10() -> ImageSet:
+    """CIFAR-10: 50,000 and 10,000 colour images of 32x32 pixels."""
+    return _cached(_read_cifar_part, "cifar10", CIFAR_CLASSES)
+
+
+def _cached(read_part: PartReader, name: str, class_names: tuple[str, ...]) -> ImageSet:
+    folder = require_dataset(name)
+    files = ((file, file.stat()) for file in sorted(folder.rglob("*")))
+    stamps = tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in files)
+    return _read_once(read_part, name, folder, class_names, stamps)
+
+
+@lru_cache(maxsize=2)
+def _read_once(
+    read_part: PartReader,
+    name: str,
+    folder: Path,
+    class_names: tuple[str, ...],
+    stamps: tuple[tuple[str, int, int], ...],
+) -> ImageSet:
+    """The set, read again only when a file of its folder has changed (``stamps``)."""
+    train, test = (_frozen(*read_part(folder, part, len(class_names))) for part in PARTS)
+    content = sha256()
+    for array in (train.pixels, train.labels, test.pixels, test.labels):
+        content.update(np.ascontiguousarray(array).astype(np.uint8, copy=False).data)
+    return ImageSet(name, train, test, class_names, content.hexdigest())
+
+
+def _read_idx_part(folder: Path, part: Part, n_classes: int) -> Arrays:
+    stem = {"train": "train", "test": "t10k"}[part]
+    image_file = _plain_or_zipped(folder / f"{stem}-images-idx3-ubyte")
+    label_file = _plain_or_zipped(folder / f"{stem}-labels-idx1-ubyte")
+    pixels, labels = read_idx(image_file, 3), read_idx(label_file, 1)
+    if len(pixels) != len(labels):
+        raise DataError(
+            f"Expected one label per image, but {str(image_file)!r} has {len(pixels)} images and "
+            f"{str(label_file)!r} {len(labels)} labels: get both files again."
+        )
+    _check_labels(labels, n_classes, label_file)
+    return pixels[:, None], labels
+
+
+def _read_cifar_part(folder: Path, part: Part, n_classes: int) -> Arrays:
+    names = {
+        "train": [f"data_batch_{k}.bin" for k in range(1, 6)],
+        "test": ["test_batch.bin"],
+    }[part]
+    batches = []
+    for file in (folder / CIFAR_FOLDER / name for name in names):
+        batches.append(read_cifar_batch(file))
+        _check_labels(batches[-1][1], n_classes, file)
+    pixels, labels = zip(*batches, strict=True)
+    return np.concatenate(pixels), np.concatenate(labels)
+
+
+def _plain_or_zipped(path: Path) -> Path:
+    zipped = path.with_name(f"{path.name}.gz")
+    return path if path.exists() and not zipped.exists() else zipped
+
+
+def _check_labels(labels: NDArray[np.uint8], n_classes: int, file: Path) -> None:
+    if len(labels) and int(labels.max()) >= n_classes:
+        row = int((labels >= n_classes).argmax())
+        raise DataError(
+            f"Expected labels from 0 to {n_classes - 1} in {str(file)!r}, but row {row} (from 0) "
+            f"has {int(labels[row])}: get the file again."
+        )
+
+
+def _frozen(pixels: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Images:
+    images = Images(pixels, labels.astype(np.int64))
+    for array in (images.pixels, images.labels):
+        array.flags.writeable = False
+    return images

@@ -1,0 +1,115 @@
+"""From the name of a model, or whatever else stands for one, to a module that fits the task.
+
+Layers are initialised by PyTorch as usual, so a caller that sets ``torch.manual_seed`` before
+building decides the initial parameters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from torch import nn
+
+from fedbridge.errors import ModelError
+from fedbridge.models import pretrained, small
+from fedbridge.models.fit import check_fit
+from fedbridge.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fedbridge.data.task import FederatedTask
+
+    Builder: TypeAlias = Callable[[FederatedTask, str | None], nn.Module]
+    ModelSpec: TypeAlias = str | nn.Module | Callable[..., nn.Module]
+
+
+def _adapt(name: str, entry: object) -> Builder:
+    if not callable(entry):
+        raise ModelError(f"Expected model {name!r} to be a function of the task and a size.")
+    return cast("Builder", entry)
+
+
+registry: Registry[Builder] = Registry("model", "fedbridge.models", _adapt)
+registry.add("linear", small.linear)
+registry.add("mlp", small.mlp)
+registry.add("sigmoid", small.sigmoid)
+registry.add("cnn", small.cnn)
+registry.add("mnist-cnn", small.mnist_cnn)
+registry.add("resnet18", pretrained.resnet18)
+registry.add("resnet50", pretrained.resnet50)
+
+
+def build_model(spec: ModelSpec, task: FederatedTask) -> nn.Module:
+    """The model that ``spec`` names, checked to fit the task.
+
+    Args:
+        spec: A built-in name (``"mlp"``, ``"mlp:128"``, ``"resnet18:pretrained"``),
+            ``"module:function"`` with a module that Python finds from the current directory, a
+            function that is called with the task (or with nothing, when it takes nothing), or a
+            ready module, which is copied.
+        task: Decides the sizes of inputs and outputs.
+    """
+    model = _build(spec, task)
+    check_fit(model, task)
+    return model
+
+
+def _build(spec: ModelSpec, task: FederatedTask) -> nn.Module:
+    if isinstance(spec, nn.Module):
+        return deepcopy(spec)
+    if not isinstance(spec, str):
+        return _call_factory(spec, task, getattr(spec, "__name__", type(spec).__name__))
+    name, colon, rest = spec.partition(":")
+    if colon and rest.isidentifier() and not pretrained.is_variant(name, rest):
+        return _call_factory(_import_factory(name, rest), task, spec)
+    return registry.get(name)(task, rest if colon else None)
+
+
+def _import_factory(module_name: str, function: str) -> Callable[..., nn.Module]:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ModelError(
+            f"Expected to import {module_name!r} for the model '{module_name}:{function}', but "
+            f"that failed with {type(error).__name__}: {error}. Run from the folder that holds it, "
+            f"or install it."
+        ) from error
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        raise ModelError(
+            f"Expected {module_name!r} ({getattr(module, '__file__', 'built in')}) to have a "
+            f"function {function!r} that returns a model, but it has none."
+        )
+    return cast("Callable[..., nn.Module]", factory)
+
+
+def _call_factory(factory: Callable[..., nn.Module], task: FederatedTask, name: str) -> nn.Module:
+    try:
+        model = factory(task) if _takes_task(factory) else factory()
+    except Exception as error:
+        raise ModelError(
+            f"Expected {name!r} to build a model from the task, or from no argument, but it failed "
+            f"with {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"Expected {name!r} to return a torch.nn.Module, but it returned "
+            f"{type(model).__name__}."
+        )
+    return model
+
+
+def _takes_task(factory: Callable[..., nn.Module]) -> bool:
+    parameters = inspect.signature(factory).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return any(p.default is p.empty or p.name == "task" for p in positional[:1])

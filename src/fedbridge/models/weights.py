@@ -1,0 +1,218 @@
+"""Checkpoint files of pretrained networks: checked, read without running code, fitted strictly.
+
+``.safetensors`` holds nothing but tensors. ``.pth`` is a pickle, so it is opened only after its
+checksum was found right, only by PyTorch's reader of plain weights, and only once: its tensors are
+kept as ``.safetensors`` beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import suppress
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedbridge.errors import ModelError
+from fedbridge.files import StorageError, sha256, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+SAFE = ".safetensors"
+PICKLED = (".pth", ".pt")
+SUFFIXES = (SAFE, *PICKLED)
+SHORTEST_CHECKSUM = 8
+NAMES_SHOWN = 3
+BATCH_COUNTER = "num_batches_tracked"
+
+
+def read_weights(
+    path: Path, checksum: str | None = None, *, keep: bool = True
+) -> dict[str, Tensor]:
+    """The named tensors of a checkpoint file.
+
+    Args:
+        path: A ``.safetensors``, ``.pth`` or ``.pt`` file.
+        checksum: SHA-256 of the file, or its first digits (at least 8). A ``.pth`` needs one; its
+            name may hold it in the usual way, as ``resnet18-f37072fd.pth``.
+        keep: Whether the tensors of a ``.pth`` are kept beside it for the next time; not in a
+            folder that belongs to another program.
+    """
+    if checksum is not None:
+        _check_is_checksum(checksum)
+    if path.suffix == SAFE:
+        if checksum is not None:
+            _check_content(path, _read_bytes(path), checksum)
+        return _read_safetensors(path)[0]
+    if path.suffix in PICKLED:
+        checksum = (checksum or _checksum_in_name(path)).lower()
+        return _read_once(path, checksum) if keep else _read_pickled(path, checksum)[0]
+    raise ModelError(
+        f"Expected weights in a file that ends in {', '.join(SUFFIXES)}, but got {str(path)!r}."
+    )
+
+
+def kept_copy(path: Path) -> Path:
+    """Where the tensors of a ``.pth`` are kept once they were read."""
+    return path.with_name(path.name + SAFE)
+
+
+def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Give a model exactly the tensors it has, or say which are missing, too many or misshapen.
+
+    Only BatchNorm's counter of batches may be missing: files from before it was invented lack it,
+    and with the usual momentum nothing depends on it.
+    """
+    own = model.state_dict()
+    counters = {name for name in own if name.endswith(BATCH_COUNTER)}
+    wrong = {
+        "missing": own.keys() - tensors.keys() - counters,
+        "unexpected": tensors.keys() - own.keys(),
+        "of another shape": {
+            f"{name} {tuple(tensors[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in own.keys() & tensors.keys()
+            if own[name].shape != tensors[name].shape
+        },
+    }
+    if any(wrong.values()):
+        found = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
+        raise ModelError(
+            f"Expected the weights of this very network in {origin!r}, but its tensors do not fit "
+            f"({found}): use a checkpoint of the same architecture."
+        )
+    model.load_state_dict({**own, **tensors})
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of the tensors themselves, the same whatever kind of file they came from."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read_once(path: Path, checksum: str) -> dict[str, Tensor]:
+    kept = _read_kept(kept_copy(path), checksum)
+    if kept is not None:
+        return kept
+    tensors, digest = _read_pickled(path, checksum)
+    metadata = {"sha256": digest, "fingerprint": fingerprint(tensors)}
+    with suppress(StorageError):  # where nothing can be written, it is read again next time
+        write_atomically(kept_copy(path), save(tensors, metadata=metadata))
+    return tensors
+
+
+def _read_pickled(path: Path, checksum: str) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a ``.pth`` with this checksum, and the whole of the checksum."""
+    content = _read_bytes(path)
+    digest = _check_content(path, content, checksum)
+    return _unpickle(path, content), digest
+
+
+def _read_kept(path: Path, checksum: str) -> dict[str, Tensor] | None:
+    """The kept tensors of the file with this checksum; None if there are none, or damaged ones."""
+    if not path.is_file():
+        return None
+    try:
+        tensors, metadata = _read_safetensors(path)
+    except ModelError:
+        return None
+    sound = metadata.get("fingerprint") == fingerprint(tensors)
+    return tensors if sound and metadata.get("sha256", "").startswith(checksum) else None
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as stored:
+            names = stored.keys()
+            return {name: stored.get_tensor(name) for name in names}, stored.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"Expected tensors in {str(path)!r}, but it cannot be read ({error}): get the file "
+            f"again."
+        ) from error
+
+
+def _unpickle(path: Path, content: bytes) -> dict[str, Tensor]:
+    try:
+        found = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ModelError(
+            f"Expected nothing but tensors in {str(path)!r}, but it cannot be read safely "
+            f"({reason[0]}): get the file again, or convert it to {SAFE}."
+        ) from error
+    if not isinstance(found, dict) or not found or not all(map(_is_entry, found.items())):
+        raise ModelError(
+            f"Expected named tensors and nothing else in {str(path)!r}, but it holds "
+            f"{_description(found)}: save the model's state_dict()."
+        )
+    return {name: value.detach().clone().contiguous() for name, value in found.items()}
+
+
+def _is_entry(item: tuple[object, object]) -> bool:
+    name, value = item
+    return isinstance(name, str) and isinstance(value, Tensor)
+
+
+def _description(found: object) -> str:
+    if isinstance(found, dict):
+        return f"a dictionary of {_some(map(str, found))}" if found else "nothing"
+    return f"a {type(found).__name__}"
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            f"Expected weights in {str(path)!r}, but they cannot be read "
+            f"({error.strerror or error})."
+        ) from error
+
+
+def _checksum_in_name(path: Path) -> str:
+    found = re.search(rf"-([0-9a-f]{{{SHORTEST_CHECKSUM},64}})$", path.stem)
+    if found is None:
+        raise ModelError(
+            f"Expected a checksum for {str(path)!r}, which is opened only if it is what its "
+            f"publisher says: append '#sha256=' and the SHA-256 of the file, put its first 8 "
+            f"digits into the name as in 'resnet18-f37072fd.pth', or convert it to {SAFE}."
+        )
+    return found[1]
+
+
+def _check_is_checksum(checksum: str) -> None:
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{SHORTEST_CHECKSUM},64}}", checksum):
+        raise ModelError(
+            f"Expected a SHA-256 of {SHORTEST_CHECKSUM} to 64 hexadecimal digits, but got "
+            f"{checksum!r}."
+        )
+
+
+def _check_content(path: Path, content: bytes, checksum: str) -> str:
+    """The SHA-256 of the content, which must begin as expected."""
+    digest = sha256(content)
+    if not digest.startswith(checksum.lower()):
+        raise ModelError(
+            f"Expected {str(path)!r} to have a SHA-256 that begins with {checksum.lower()}, but "
+            f"the one of its {len(content)} bytes is {digest}: it is damaged or another file, get "
+            f"it again."
+        )
+    return digest
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    listed = sorted(names)
+    more = len(listed) - NAMES_SHOWN
+    return ", ".join(listed[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
