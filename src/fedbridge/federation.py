@@ -18,13 +18,16 @@ from fedbridge.data.split import stratified_split
 from fedbridge.engines import Engine, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
 from fedbridge.evidence import Vectors
+from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
 from fedbridge.metrics import Metrics, measure_predictions
-from fedbridge.training import TARGET, Job, LocalPlan, Outcome, Workbench, one_thread
+from fedbridge.needs import Need
+from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
 
 Buffers = dict[str, Tensor]
@@ -98,8 +101,14 @@ class Federation:
     """A task, a model and an engine, ready to gather the work of clients."""
 
     def __init__(
-        self, task: FederatedTask, model: nn.Module, settings: Settings, seed: int
+        self,
+        task: FederatedTask,
+        model: nn.Module,
+        settings: Settings,
+        seed: int,
+        needs: Sequence[Need] = (),
     ) -> None:
+        """``needs`` says what besides the sites' labelled rows the method may see."""
         self.task, self.settings, self.seed = task, settings, seed
         self.initial = State(parameter_vector(model), buffer_copies(model))
         if self.initial.parameters.dtype != torch.float32:
@@ -107,21 +116,33 @@ class Federation:
                 f"Expected a model of float32 parameters, but got "
                 f"{self.initial.parameters.dtype}: call its .float()."
             )
+        more = more_sites(task, needs)
         self.bench = Workbench(
-            model, task, device=settings.device, sketch_size=settings.sketch_size
+            model,
+            task,
+            device=settings.device,
+            sketch_size=settings.sketch_size,
+            more_sites=tuple(more.values()),
         )
+        self._more = {need: self.n_sources + 1 + k for k, need in enumerate(more)}
         self.blocks = self.bench.blocks
         self.rule_blocks = (
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
         self.validation, self.target_rows = self._set_validation_aside()
         self.bytes_up = self.bytes_down = 0
+        self.stays: tuple[tuple[int, int], ...] = ()
+        self.buffers_stay: frozenset[str] = frozenset()
         self._engine: Engine | None = None
 
     @property
     def n_sources(self) -> int:
         """N."""
         return len(self.task.sources)
+
+    def site_for(self, need: Need) -> int:
+        """Number of the extra site that a method's need has opened, for jobs."""
+        return self._more[need]
 
     def name_of(self, client: int) -> str:
         """A client's name."""
@@ -173,21 +194,34 @@ class Federation:
         slot: int = 0,
         rows: Tensor | None = None,
         purpose: int | None = None,
+        plan: LocalPlan | None = None,
+        objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
+        anchor: int | None = None,
+        moves: tuple[tuple[int, int], ...] | None = None,
     ) -> Job:
-        """A piece of work for one client, starting from a state that is (to be) in a slot."""
+        """A piece of work for one client, starting from a state that is (to be) in a slot.
+
+        A ``plan`` stands in for the one that the settings give this client; for the others see
+        ``Job``.
+        """
         probe = kind == "probe"
         if rows is None and client == TARGET:
             rows = self.target_rows
         number = (PROBING if probe else TRAINING) if purpose is None else purpose
         return Job(
             client,
-            replace(self.plan(client, round), noise=noise),
+            replace(plan or self.plan(client, round), noise=noise),
             seed_of(self.seed, round, client, number),
             kind,
             slot,
             state.buffers,
             rows,
             self.settings.probe_batches if probe and client != TARGET else None,
+            objective,
+            beside,
+            anchor,
+            moves,
         )
 
     def do(self, jobs: Sequence[Job], states: Sequence[State]) -> tuple[list[Outcome], Tensor]:
@@ -210,10 +244,12 @@ class Federation:
         probe: bool = False,
         with_target: bool = True,
         with_sources: bool = True,
+        objective: Objective = SUPERVISED,
     ) -> tuple[Gathered, Gathered | None]:
         """Training, and probes if asked for, of all participants of a round.
 
-        A client that fails, in either, is left out of the round and named.
+        A client that fails, in either, is left out of the round and named. The ``objective`` may
+        look at the round's starting point as its anchor.
 
         Raises:
             TargetFailedError: the target did not drop out but could not train.
@@ -222,7 +258,7 @@ class Federation:
         theirs: Literal["none", "size"] = "size" if source_noise else "none"
         wanted = [noise if client == TARGET else theirs for client in present]
         jobs = [
-            self.job(round, client, state, noise=kept)
+            self.job(round, client, state, noise=kept, objective=objective, anchor=0)
             for client, kept in zip(present, wanted, strict=True)
         ]
         if probe:
@@ -244,12 +280,17 @@ class Federation:
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
         """A round of FedAvg over the sources, the target watching."""
         gathered, _ = self.gather(round, state, noise="none", with_target=False)
-        if not gathered.sources:
-            return state, dict(gathered.failures)
-        counts = self.sample_counts(gathered.source_indices)[1:]
+        return self.averaged(state, gathered), dict(gathered.failures)
+
+    def averaged(self, state: State, gathered: Gathered) -> State:
+        """FedAvg: the model moved by the mean of what came back, every client by its samples."""
+        if not len(gathered.rows):
+            return state
+        counts = self.sample_counts(gathered.source_indices)
+        if gathered.target is None:
+            counts = counts[1:]
         shares = (counts / counts.sum()).to(gathered.rows.dtype)
-        moved = state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
-        return moved, dict(gathered.failures)
+        return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
 
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
@@ -330,14 +371,21 @@ class Federation:
         )
 
     def count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
-        """What would cross a network: one model down per client, vectors and statistics up."""
-        vector = 4 * self.blocks.total
+        """What would cross a network: one model down per client, vectors and statistics up.
+
+        A method says which stretches of the vector (``stays``) and which buffers never leave a
+        site (``buffers_stay``).
+        """
+        vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))
         buffers = sum(
-            buffer.numel() * buffer.element_size() for buffer in self.initial.buffers.values()
+            buffer.numel() * buffer.element_size()
+            for name, buffer in self.initial.buffers.items()
+            if name not in self.buffers_stay
         )
         self.bytes_down += len(clients) * (vector + buffers)
         for outcome in outcomes:
             extras = [t for t in (outcome.noise, outcome.sketches) if t is not None]
+            extras += outcome.told.values()
             self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
         self.bytes_up += len(clients) * buffers
 
@@ -377,6 +425,22 @@ class Federation:
         rows = torch.from_numpy(aside)
         validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
         return validation, torch.from_numpy(kept)
+
+
+def more_sites(task: FederatedTask, needs: Sequence[Need]) -> dict[Need, Site]:
+    """Rows of the target that only a method with such a need gets to see, as sites."""
+    more: dict[Need, Site] = {}
+    if Need.UNLABELLED in needs:
+        assert task.unlabelled is not None
+        count = len(task.unlabelled)
+        no_labels = task.target.y[:1].repeat(count, *(1 for _ in task.target.y.shape[1:])) * 0
+        more[Need.UNLABELLED] = replace(
+            task.target, name=f"{task.target.name} (unlabelled)", x=task.unlabelled, y=no_labels
+        )
+    if Need.TARGET_LABELS in needs:
+        pool = task.target if task.target_pool is None else task.target_pool
+        more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
+    return more
 
 
 def round_half_up(value: float) -> int:

@@ -13,7 +13,6 @@ import torch
 
 import fedbridge
 from fedbridge import methods
-from fedbridge.blocks import load_buffers, load_parameter_vector
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
 from fedbridge.errors import OptionError
@@ -21,6 +20,7 @@ from fedbridge.federation import Federation, State, seed_of
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
 from fedbridge.models import build_model
+from fedbridge.needs import check_needs
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.settings import Settings, split_options, whole_number
@@ -115,10 +115,14 @@ class _Run:
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
         """Start or resume, play all rounds, write the result."""
+        kind = methods.class_of(self.method)
+        model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
             model = build_model(self.settings.model or self.task.model, self.task)
-        delivered = deepcopy(model)
-        federation = Federation(self.task, model, self.settings, self.seed)
+            check_needs(self.method, kind.needs, self.task, model, model_name)
+            blank = deepcopy(model)
+            composed = kind.compose(model, self.task)
+        federation = Federation(self.task, composed, self.settings, self.seed, kind.needs)
         player = methods.make(self.method, federation, self.options)
         first = 1 - self.settings.warmup
         if folder is not None:
@@ -129,9 +133,7 @@ class _Run:
         if not nothing_to_play:
             self._play_all(first, federation, player, folder)
         result = player.state if self.best_state is None else self.best_state
-        load_parameter_vector(delivered, result.parameters)
-        if result.buffers:
-            load_buffers(delivered, result.buffers)
+        delivered = player.deliver(blank, result)
         finished = self._finished(folder) if nothing_to_play else None
         summary = finished or self.summarise(federation, time.perf_counter() - begun)
         if folder is not None and finished is None:

@@ -8,7 +8,9 @@ from fedbridge import rules
 from fedbridge.errors import OptionError, UnknownNameError, nearest
 from fedbridge.methods.auto import Auto
 from fedbridge.methods.base import Method, Record
+from fedbridge.methods.fedprox import FedProx
 from fedbridge.methods.matched import TargetOnlyMatched
+from fedbridge.methods.oracle import Oracle
 from fedbridge.methods.ruled import RuleMethod
 from fedbridge.registry import Registry
 
@@ -16,8 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.federation import Federation
+    from fedbridge.needs import Need
 
-__all__ = ["Method", "Record", "make", "names", "options_of", "summary_of"]
+__all__ = [
+    "Method",
+    "Record",
+    "class_of",
+    "make",
+    "names",
+    "needs_of",
+    "options_of",
+    "summary_of",
+]
 
 
 def _adapt(name: str, method: object) -> type[Method]:
@@ -28,7 +40,9 @@ def _adapt(name: str, method: object) -> type[Method]:
 
 _registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _adapt)
 _registry.add("auto", Auto)
+_registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
+_registry.add("fedprox", FedProx)
 
 
 def names() -> list[str]:
@@ -41,6 +55,17 @@ def options_of(name: str) -> tuple[str, ...]:
     """Options that the method takes besides those of every run."""
     _check(name)
     return _registry.get(name).options if name in _registry.names() else rules.get(name).options
+
+
+def needs_of(name: str) -> tuple[Need, ...]:
+    """What the method needs beyond the clients' updates."""
+    return class_of(name).needs
+
+
+def class_of(name: str) -> type[Method]:
+    """The class that plays the method."""
+    _check(name)
+    return _registry.get(name) if name in _registry.names() else RuleMethod
 
 
 def summary_of(name: str) -> str:

@@ -36,10 +36,11 @@ from fedbridge.cone import nearest_in_hull
 from fedbridge.errors import OptionError
 from fedbridge.evidence import Vectors, measure_evidence
 from fedbridge.federation import SPLITTING, State, seed_of
+from fedbridge.jobs import TARGET, Outcome
 from fedbridge.methods.base import Method, Record
 from fedbridge.methods.ruled import describe
 from fedbridge.rules import Mix
-from fedbridge.training import TARGET, Outcome, one_thread, squared_error
+from fedbridge.training import one_thread, squared_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation import Federation
-    from fedbridge.training import Job
+    from fedbridge.jobs import Job
 
 OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of the target's own training is added to the led model; the loss chooses."""

@@ -12,6 +12,7 @@ from fedbridge.aggregate import apply_by_entries, combine
 from fedbridge.checks import check_beta
 from fedbridge.estimators import Estimate
 from fedbridge.evidence import Vectors, measure_evidence
+from fedbridge.jobs import SUPERVISED
 from fedbridge.methods.base import Method, Record
 from fedbridge.rules import AnyRule, CoordinateRule, Mix, Rule
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation import Federation, Gathered, State
     from fedbridge.geometry import Geometry
+    from fedbridge.objectives import Objective
 
 
 class RuleMethod(Method):
@@ -38,6 +40,7 @@ class RuleMethod(Method):
         self.keeps = weighs and settings.evidence == "init"
         self.borrows = weighs and settings.noise_from == "borrowed"
         self.kept: Mix | None = None
+        self.objective: Objective = SUPERVISED
 
     def room(self) -> tuple[int, int]:
         """Twice the jobs when clients probe as well."""
@@ -56,6 +59,7 @@ class RuleMethod(Method):
             source_noise=self.borrows,
             probe=self.probes,
             with_sources=not self.rule.alone,
+            objective=self.objective,
         )
         gathered_at = time.perf_counter()
         record = Record(failures=dict(trained.failures), seconds_train=gathered_at - begun)
