@@ -24,11 +24,12 @@ from fedbridge.needs import Need
 from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
     from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
+    from fedbridge.stretches import Stretches
 
 Buffers = dict[str, Tensor]
 FIRST_ROUND = 2**20
@@ -54,6 +55,18 @@ class State:
 
     parameters: Tensor
     buffers: Buffers
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """The model as named tensors, for a checkpoint; ``of_tensors`` is the way back."""
+        buffers = {f"{prefix}buffers.{name}": value for name, value in self.buffers.items()}
+        return {f"{prefix}parameters": self.parameters, **buffers}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> State:
+        """The model among named tensors."""
+        start = f"{prefix}buffers."
+        buffers = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+        return cls(tensors[f"{prefix}parameters"], buffers)
 
     def moved(self, update: Tensor, buffers: Buffers | None = None) -> State:
         """The model after an update, with new buffers if there are any."""
@@ -131,7 +144,7 @@ class Federation:
         )
         self.validation, self.target_rows = self._set_validation_aside()
         self.bytes_up = self.bytes_down = 0
-        self.stays: tuple[tuple[int, int], ...] = ()
+        self.stays: Stretches = ()
         self.buffers_stay: frozenset[str] = frozenset()
         self._engine: Engine | None = None
 
@@ -149,12 +162,15 @@ class Federation:
         return self.bench.sites[client].name
 
     def open(self, *, slots: int = 1, rows: int | None = None) -> None:
-        """Start the engine with room for so many starting points and jobs at a time."""
+        """Start the engine with room for so many starting points and jobs at a time.
+
+        There is always room for a round of all sources: the warm-up is one.
+        """
         self.close()
         self._engine = make_engine(
             self.bench,
             slots=slots,
-            rows=rows or self.n_sources + 1,
+            rows=max(rows or 0, self.n_sources + 1),
             workers=self.settings.workers,
         )
 
@@ -172,8 +188,8 @@ class Federation:
         chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
         return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
 
-    def plan(self, client: int, round: int) -> LocalPlan:
-        """How a client trains in a round."""
+    def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
+        """How a client trains in a round, by itself or on its rows and those of others."""
         warm = round < 1
         settings = self.settings
         plan = (
@@ -181,7 +197,7 @@ class Federation:
         )
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
-        return replace(plan, class_weights=self._class_weights(client))
+        return replace(plan, class_weights=self._class_weights(client, *beside))
 
     def job(
         self,
@@ -198,7 +214,7 @@ class Federation:
         objective: Objective = SUPERVISED,
         beside: tuple[int, ...] = (),
         anchor: int | None = None,
-        moves: tuple[tuple[int, int], ...] | None = None,
+        moves: Stretches | None = None,
     ) -> Job:
         """A piece of work for one client, starting from a state that is (to be) in a slot.
 
@@ -245,11 +261,12 @@ class Federation:
         with_target: bool = True,
         with_sources: bool = True,
         objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
     ) -> tuple[Gathered, Gathered | None]:
         """Training, and probes if asked for, of all participants of a round.
 
         A client that fails, in either, is left out of the round and named. The ``objective`` may
-        look at the round's starting point as its anchor.
+        look at the round's starting point as its anchor, and at rows of the sites ``beside``.
 
         Raises:
             TargetFailedError: the target did not drop out but could not train.
@@ -258,7 +275,7 @@ class Federation:
         theirs: Literal["none", "size"] = "size" if source_noise else "none"
         wanted = [noise if client == TARGET else theirs for client in present]
         jobs = [
-            self.job(round, client, state, noise=kept, objective=objective, anchor=0)
+            self.job(round, client, state, noise=kept, objective=objective, beside=beside, anchor=0)
             for client, kept in zip(present, wanted, strict=True)
         ]
         if probe:
@@ -273,8 +290,8 @@ class Federation:
         parts = [outcomes[: len(present)], outcomes[len(present) :]]
         for part in parts:
             failures |= self.failures(round, present, part)
-        trained = self._sort(present, parts[0], rows[: len(present)], failures)
-        probed = self._sort(present, parts[1], rows[len(present) :], failures) if probe else None
+        trained = self.sort(present, parts[0], rows[: len(present)], failures)
+        probed = self.sort(present, parts[1], rows[len(present) :], failures) if probe else None
         return trained, probed
 
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
@@ -291,6 +308,11 @@ class Federation:
             counts = counts[1:]
         shares = (counts / counts.sum()).to(gathered.rows.dtype)
         return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+
+    def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
+        """A model of one client after its own training; buffers as trained, or kept."""
+        keep = self.settings.buffers == "keep"
+        return state.moved(change, state.buffers if keep else dict(outcome.buffers))
 
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
@@ -320,10 +342,15 @@ class Federation:
         with one_thread():
             return measure_predictions(outputs, chosen.y, self.task.n_classes)
 
-    def predict(self, state: State, site: Site) -> Tensor:
-        """Outputs of a model for every row of a set."""
+    def predict(
+        self,
+        state: State,
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Outputs of a model, or another ``answer`` of it (its features), for all rows of a set."""
         with one_thread():
-            return self.bench.predict(state.parameters, state.buffers, site)
+            return self.bench.predict(state.parameters, state.buffers, site, answer)
 
     def present(
         self, round: int, *, with_target: bool = True, with_sources: bool = True
@@ -356,7 +383,7 @@ class Federation:
             )
         return {self.name_of(client): reason for client, reason in failed.items()}
 
-    def _sort(
+    def sort(
         self, clients: list[int], outcomes: list[Outcome], rows: Tensor, failures: Mapping[str, str]
     ) -> Gathered:
         """Pair what came back with its client; rows are copied only where some are missing."""
@@ -389,7 +416,7 @@ class Federation:
             self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
         self.bytes_up += len(clients) * buffers
 
-    def _class_weights(self, client: int) -> tuple[float, ...]:
+    def _class_weights(self, *clients: int) -> tuple[float, ...]:
         given = self.settings.class_weights
         assert self.task.n_classes is not None
         if isinstance(given, tuple):
@@ -403,7 +430,8 @@ class Federation:
                 f"Expected `class_weights` to be 'balanced' or one number per class, but got "
                 f"{given!r}."
             )
-        counts = torch.bincount(self.bench.sites[client].y, minlength=self.task.n_classes)
+        labels = torch.cat([self.bench.sites[client].y for client in clients])
+        counts = torch.bincount(labels, minlength=self.task.n_classes)
         present = counts > 0
         weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
         return tuple(weights.tolist())

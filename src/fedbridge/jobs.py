@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.stretches import Stretches
+
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 SUPERVISED = Supervised()
 TARGET = 0
@@ -106,7 +108,7 @@ class Job:
     objective: Objective = SUPERVISED
     beside: tuple[int, ...] = ()
     anchor: int | None = None
-    moves: tuple[tuple[int, int], ...] | None = None
+    moves: Stretches | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ worker processes: they are frozen dataclasses that hold settings and small tenso
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ class Desk:
         loss_of: the task's loss of outputs and labels.
         own: the client's batch.
         beside: a batch of every site that the job named besides.
+        lr: learning rate of the step.
         step: number of the step, from 0.
         steps: how many there are.
         told: what the objective wants to report to the method; the last values count.
@@ -54,6 +56,7 @@ class Desk:
     loss_of: Callable[[Tensor, Tensor], Tensor]
     own: Batch
     beside: tuple[Batch, ...]
+    lr: float
     step: int
     steps: int
     told: dict[str, Tensor] = field(default_factory=dict)
@@ -80,13 +83,17 @@ class Supervised(Objective):
 
 
 @dataclass(frozen=True)
-class Proximal(Objective):
-    """The same with a pull towards the anchor: ``ℓ(θ) + (λ/2) ‖θ − anchor‖²``."""
+class Proximal(Supervised):
+    """The same with a pull towards the anchor ``a``: ``ℓ(θ) + (λ/2) ‖θ − a‖²``.
+
+    The pull is an implicit step, ``θ ← (θ + ηλ a) / (1 + ηλ)`` after the step ``η`` on the loss:
+    it is stable for every penalty, and an infinite one leaves the anchor.
+    """
 
     penalty: float
 
-    def __call__(self, desk: Desk) -> Tensor:
-        """Loss and pull."""
+    def settle(self, desk: Desk) -> None:
+        """Pull."""
         assert desk.anchor is not None
-        pull = (desk.flat - desk.anchor).square().sum()
-        return desk.loss_of(desk.module(desk.own.x), desk.own.y) + self.penalty / 2 * pull
+        force = desk.lr * self.penalty
+        desk.flat.lerp_(desk.anchor, force / (1 + force) if math.isfinite(force) else 1.0)

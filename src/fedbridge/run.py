@@ -295,9 +295,9 @@ class _Run:
         return patience is not None and self.since_best >= patience
 
     def _checkpoint(self, round: int, player: Method) -> Checkpoint:
-        tensors = _tensors(player.state)
+        tensors = player.state.tensors()
         if self.best_state is not None:
-            tensors |= {f"best.{name}": value for name, value in _tensors(self.best_state).items()}
+            tensors |= self.best_state.tensors("best.")
         if round >= 1:
             tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
         facts = player.facts() if round >= 1 else {}
@@ -318,25 +318,15 @@ class _Run:
             if line["round"] >= 1:
                 self._watch(line)
         tensors = checkpoint.tensors
-        state = _state(tensors)
+        state = State.of_tensors(tensors)
         if "best.parameters" in tensors:
-            self.best_state = _state(_under("best.", tensors))
+            self.best_state = State.of_tensors(tensors, "best.")
         if checkpoint.round < 1:
             player.state = state
         else:
             player.begin(state)
             player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
-
-
-def _tensors(state: State) -> dict[str, torch.Tensor]:
-    """A model's state as named tensors; ``_state`` is the way back."""
-    buffers = {f"buffers.{name}": value for name, value in state.buffers.items()}
-    return {"parameters": state.parameters, **buffers}
-
-
-def _state(tensors: dict[str, torch.Tensor]) -> State:
-    return State(tensors["parameters"], _under("buffers.", tensors))
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

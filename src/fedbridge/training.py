@@ -11,6 +11,7 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,7 @@ from fedbridge.estimators import NoiseStream
 from fedbridge.jobs import Outcome
 from fedbridge.objectives import Batch, Desk
 from fedbridge.sketch import Sketch
+from fedbridge.stretches import complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -115,15 +117,21 @@ class Workbench:
             outcome = Outcome(self._samples(job), failure=f"{type(error).__name__}: {error}")
         return replace(outcome, seconds=time.perf_counter() - begun)
 
-    def predict(self, parameters: Tensor, buffers: Mapping[str, Tensor], site: Site) -> Tensor:
-        """The model's outputs for every row of a site, on the CPU."""
+    def predict(
+        self,
+        parameters: Tensor,
+        buffers: Mapping[str, Tensor],
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The model's outputs, or another ``answer`` of it, for every row of a site, on the CPU."""
         self._load(parameters.to(self.device), buffers)
         self.model.eval()
+        ask = self.model if answer is None else partial(answer, self.model)
         generator = torch.Generator(self.device).manual_seed(0)
         rows = torch.arange(len(site)).split(PREDICTION_BATCH)
         with torch.no_grad():
-            outputs = [self.model(self._inputs(site, part, generator)).cpu() for part in rows]
-        return torch.cat(outputs)
+            return torch.cat([ask(self._inputs(site, part, generator)).cpu() for part in rows])
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
         plan, objective = job.plan, job.objective
@@ -136,20 +144,28 @@ class Workbench:
         per_epoch = plan.batches_per_epoch(samples)
         steps = plan.total_steps(samples)
         stream = self._stream(plan) if plan.noise != "none" else None
-        still = _complement(job.moves, len(start))
+        still = () if job.moves is None else complement(job.moves, len(start))
         total = torch.zeros((), device=self.device)
         before = self._flat.detach().clone()
         for step, (own, *beside) in enumerate(self._desks(job, steps)):
             desk = Desk(
-                self.model, self._flat, anchor, loss_of, own, tuple(beside), step, steps, told
+                self.model,
+                self._flat,
+                anchor,
+                loss_of,
+                own,
+                tuple(beside),
+                plan.lr,
+                step,
+                steps,
+                told,
             )
             loss = objective(desk)
             self._gradient.zero_()
             loss.backward()
             optimizer.step()
             with torch.no_grad():
-                for first, last in still:
-                    self._flat[first:last] = start[first:last]
+                overwrite(self._flat, start, still)
                 objective.settle(desk)
             total += loss.detach()
             if stream is not None and step < per_epoch:
@@ -278,15 +294,6 @@ def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
         parameter.grad = gradient[start:end].view_as(parameter)
         start = end
     return flat, gradient
-
-
-def _complement(moves: tuple[tuple[int, int], ...] | None, size: int) -> list[tuple[int, int]]:
-    """The stretches between those that move: they are put back after every step."""
-    if moves is None:
-        return []
-    ends = [0, *(end for _, end in moves)]
-    starts = [*(start for start, _ in moves), size]
-    return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
 
 
 def make_optimizer(plan: LocalPlan, parameters: nn.Parameter) -> torch.optim.Optimizer:

@@ -39,8 +39,5 @@ class Oracle(Method):
             seconds_train=time.perf_counter() - begun,
         )
         if outcome.failure is None:
-            buffers = self.state.buffers
-            if federation.settings.buffers != "keep":
-                buffers = dict(outcome.buffers)
-            self.state = self.state.moved(rows[0], buffers)
+            self.state = federation.trained(self.state, rows[0], outcome)
         return record

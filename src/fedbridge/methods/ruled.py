@@ -164,19 +164,21 @@ def describe(
     record: Record, geometry: Geometry, mix: Mix | None, present: list[int], n_sources: int
 ) -> None:
     """Put what a person wants to see of a round into its record."""
-
-    def listed(values: Tensor) -> list[float | None]:
-        result: list[float | None] = [None] * n_sources
-        for index, value in zip(present, values.tolist(), strict=True):
-            result[index] = value
-        return result
-
     whole = geometry.whole()
-    record.cosine = listed(whole.cosine[0])
+    record.cosine = listed(whole.cosine[0], present, n_sources)
     if whole.noise is not None:
         estimate = Estimate.of(whole)
         record.sigma2 = estimate.sigma2
-        record.d2 = listed(estimate.d2)
+        record.d2 = listed(estimate.d2, present, n_sources)
     if mix is not None:
         sizes = torch.tensor(geometry.blocks.sizes, dtype=torch.float64)
-        record.beta = listed((sizes[:, None] * mix.beta).sum(0) / sizes.sum())
+        shares = (sizes[:, None] * mix.beta).sum(0) / sizes.sum()
+        record.beta = listed(shares, present, n_sources)
+
+
+def listed(values: Tensor, present: list[int], n_sources: int) -> list[float | None]:
+    """Numbers of the sources that were there as a list over all sources."""
+    result: list[float | None] = [None] * n_sources
+    for index, value in zip(present, values.tolist(), strict=True):
+        result[index] = value
+    return result
