@@ -22,10 +22,11 @@ from torch.nn import functional
 from fedbridge.blocks import parameter_vector
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.federation import Federation
+from fedbridge.jobs import Job, LocalPlan
 from fedbridge.methods import make
 from fedbridge.models import build_model
 from fedbridge.settings import Settings
-from fedbridge.training import Job, LocalPlan, Workbench, one_thread
+from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -73,7 +74,7 @@ def cost_of_noise(task: FederatedTask, repetitions: int) -> None:
     with one_thread():
         for _ in range(4 * repetitions):
             for kept, plan in plans.items():
-                times[kept].append(bench.run(Job(0, plan, 0), start, result).seconds)
+                times[kept].append(bench.run(Job(0, plan, 0), start[None], result).seconds)
     for kept in ("size", "sketch"):
         ratio = statistics.median(a / b for a, b in zip(times[kept], times["none"], strict=True))
         print(f"target's training with the {kept:6} of its noise / without: {ratio:.3f}")

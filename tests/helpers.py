@@ -13,9 +13,9 @@ from torch import Tensor
 
 FIXED = ("source-only", "target-only", "fedavg", "fedda", "fedgp")
 NOISE_AWARE = ("fedda-auto", "fedgp-auto", "fedda-joint", "fedgp-joint")
-ROBUST = ("fltrust", "median", "trimmed-mean")
+ROBUST = ("fltrust", "median", "trimmed-mean", "zeno")
 RULES = FIXED + NOISE_AWARE + ROBUST
-SHARES_COUNT = ("source-only", "fedda", "fedgp", "fedda-auto", "fedgp-auto", "fltrust")
+SHARES_COUNT = ("source-only", "fedda", "fedgp", "fedda-auto", "fedgp-auto", "fltrust", "zeno")
 """Rules in which the sources' sample counts play a part ('fedavg' counts the target too)."""
 
 
@@ -134,6 +134,12 @@ def _trust(t: np.ndarray, s: np.ndarray) -> np.ndarray:
     return length * (cosine @ unit) / cosine.sum()
 
 
+def _best_scored(t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    scores = [float(t @ g - 0.005 * (g @ g)) for g in s]
+    worst = scores.index(min(scores))
+    return (np.delete(s, worst, axis=0) if len(s) > 1 else s).mean(0)
+
+
 def nearest_in_cone(t: np.ndarray, s: np.ndarray) -> np.ndarray:
     """The point of the cone of the rows of ``s`` nearest to ``t``, by SciPy."""
     lengths = np.linalg.norm(s, axis=1)
@@ -169,4 +175,5 @@ _REFERENCES = {
     "fltrust": lambda t, s, _: _trust(t, s),
     "median": lambda t, s, _: np.median(s, axis=0),
     "trimmed-mean": lambda t, s, _: np.sort(s, axis=0)[len(s) // 5 : len(s) - len(s) // 5].mean(0),
+    "zeno": lambda t, s, _: _best_scored(t, s),
 }

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedbridge as fb
 from fedbridge.federation import Federation
-from fedbridge.methods import make
+from fedbridge.methods import class_of, make
 from fedbridge.models import build_model
 from fedbridge.settings import Settings
 
@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from fedbridge.methods.base import Method
 
 
-def blobs(seed: int = 0, sources: int = 3, rows: int = 40, shift: float = 0.0) -> fb.FederatedTask:
-    """Three classes of Gaussian blobs in the plane, the target's shifted."""
+def blobs(
+    seed: int = 0,
+    sources: int = 3,
+    rows: int = 40,
+    shift: float = 0.0,
+    target_rows: int = 12,
+    n_target: int | None = None,
+) -> fb.FederatedTask:
+    """Three classes of Gaussian blobs in the plane, the target's shifted.
+
+    With ``n_target`` the target labels so many of its rows; the others are unlabelled.
+    """
     generator = torch.Generator().manual_seed(seed)
     centres = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
 
@@ -28,9 +38,10 @@ def blobs(seed: int = 0, sources: int = 3, rows: int = 40, shift: float = 0.0) -
 
     return fb.FederatedTask.from_arrays(
         sources={f"site {k}": site(rows, 0.1 * k) for k in range(sources)},
-        target=site(12, shift),
+        target=site(target_rows, shift),
         test=site(60, shift),
         seed=seed,
+        n_target=n_target,
     )
 
 
@@ -56,13 +67,18 @@ def line(seed: int = 0) -> fb.FederatedTask:
 
 
 def federation(
-    task: fb.FederatedTask | None = None, model: str | nn.Module = "linear", **options: object
+    task: fb.FederatedTask | None = None,
+    model: str | nn.Module = "linear",
+    method: str = "fedavg",
+    **options: object,
 ) -> Federation:
-    """A federation in this process, with plain SGD."""
+    """A federation in this process, with plain SGD, for a method and what it composes and needs."""
     chosen = blobs() if task is None else task
+    kind = class_of(method)
     torch.manual_seed(0)
     settings = Settings(**{"lr": 0.1, "batch_size": 8, "workers": 1, **options})  # type: ignore[arg-type]
-    return Federation(chosen, build_model(model, chosen), settings, seed=0)
+    composed = kind.compose(build_model(model, chosen), chosen)
+    return Federation(chosen, composed, settings, seed=0, needs=kind.needs)
 
 
 def method(name: str, on: Federation, **options: object) -> Method:

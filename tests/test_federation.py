@@ -9,7 +9,7 @@ from small import Normed, blobs, federation, line, method
 from fedbridge.errors import FedbridgeError
 from fedbridge.evidence import measure_evidence, target_noise
 from fedbridge.federation import TargetFailedError, seed_of
-from fedbridge.training import Outcome
+from fedbridge.jobs import Outcome
 
 
 def test_seeds_differ_by_round_client_and_purpose_and_by_nothing_else():

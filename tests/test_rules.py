@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 import fedbridge as fb
 from fedbridge import Blocks, Geometry, Mix, Noise, measure
 from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
-from fedbridge.rules import CoordinateRule, Rule, fedda_auto, fedda_joint, fedgp_auto, fedgp_joint
+from fedbridge.rules import (
+    CoordinateRule,
+    Rule,
+    fedda_auto,
+    fedda_joint,
+    fedgp_auto,
+    fedgp_joint,
+    zeno,
+)
 from fedbridge.theory import Problem, estimated_delta, mix_delta
 
 T = tensor(4.0, 2.0)
@@ -94,6 +102,8 @@ BY_HAND = [
     ("fltrust", {}, [20**0.5, 0.0]),
     ("median", {}, [1.0, -0.5]),
     ("trimmed-mean", {}, [1.0, -0.5]),
+    ("zeno", {}, [2.0, 0.0]),
+    ("zeno", {"drop": 0, "weights": [3, 1]}, [1.5, -0.25]),
 ]
 
 
@@ -122,6 +132,8 @@ def test_two_dimensions_by_hand(rule, given, expected):
         ("median", [0.0, 0.0], [[1.0, 5.0], [2.0, -7.0], [9.0, 0.0]], None, [2.0, 0.0]),
         ("median", [0.0, 0.0], [[1.0, 5.0], [2.0, -7.0], [9.0, 0.0], [4.0, 2.0]], None, [3.0, 1.0]),
         ("trimmed-mean", [9.0], [[100.0], [1.0], [2.0], [6.0], [-100.0]], None, [3.0]),
+        # scores 2 − 0.005·4, 1 − 0.005 and 3 − 0.005·909: the last is too long
+        ("zeno", [1.0, 0.0], [[2.0, 0.0], [1.0, 0.0], [3.0, 30.0]], None, [1.5, 0.0]),
     ],
 )
 def test_small_cases_by_hand(rule, target, sources, sigma2, expected):
@@ -282,6 +294,70 @@ def test_joint_rules_find_the_weights_themselves(rule):
     assert torch.equal(
         fb.aggregate(rule, drawn.target, drawn.sources, sigma2=0.7, weights=[1, 5, 9]), plain
     )
+
+
+# Zeno.
+
+
+@given(drawn=rounds())
+def test_zeno_that_drops_nobody_is_the_mean_of_the_sources(drawn):
+    for rho in (0, 3):
+        found = fb.aggregate("zeno", drawn.target, drawn.sources, rho=rho, drop=0)
+        assert torch.equal(found, fb.aggregate("source-only", drawn.target, drawn.sources))
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 1e6])
+def test_zeno_drops_a_hostile_source_of_any_size(size):
+    drawn = random_round(14, n=4)
+    friends = drawn.target + 0.1 * drawn.sources
+    sources = torch.cat((friends[:2], -size * drawn.target[None], friends[2:]))
+    assert_close(fb.aggregate("zeno", drawn.target, sources), friends.mean(0))
+
+
+def test_zeno_drops_a_source_that_is_far_too_long():
+    drawn = random_round(14, n=4)
+    friends = drawn.target + 0.1 * drawn.sources
+    sources = torch.cat((friends, 1000 * drawn.target[None]))
+    assert_close(fb.aggregate("zeno", drawn.target, sources), friends.mean(0))
+
+
+@given(drawn=rounds())
+def test_zeno_with_half_a_penalty_drops_the_farthest(drawn):
+    apart = (drawn.sources - drawn.target).square().sum(1)
+    found = fb.aggregate("zeno", drawn.target, drawn.sources, rho=0.5)
+    order = apart.argsort()[: max(1, len(apart) - 1)]
+    assert_close(found, drawn.sources[order].mean(0), rtol=1e-9, atol=1e-12 * drawn.largest)
+
+
+@pytest.mark.parametrize(
+    ("n", "drop", "kept"), [(5, 0.2, 4), (5, 0.39, 4), (100, 0.29, 71), (5, 3, 2), (5, 9, 1)]
+)
+def test_zeno_drops_a_count_or_a_share_but_never_everybody(n, drop, kept):
+    values = torch.arange(1.0, n + 1, dtype=torch.float64)
+    found = fb.aggregate("zeno", tensor(1.0), values[:, None], rho=0, drop=drop)
+    assert_close(found, values[n - kept :].mean()[None])
+
+
+def test_zeno_shares_the_last_places_among_equals():
+    sources = tensor([3.0, 0.0], [1.0, 1.0], [1.0, -1.0], [1.0, 1.0])
+    mix = zeno(measure(tensor(1.0, 0.0), sources, Blocks.whole(2)), rho=0, drop=2)
+    assert_close(mix.sources, [[1 / 2, 1 / 6, 1 / 6, 1 / 6]])
+    assert_close(mix.beta, mix.sources)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_zeno_knows_equal_sources_in_spite_of_rounding(seed):
+    drawn = random_round(seed, n=2, m=30)
+    sources = -drawn.target + 0.1 * drawn.sources[[0, 1, 0]]
+    rest = zeno(measure(drawn.target, sources, Blocks.whole(30)), drop=2).sources[0]
+    assert_close(rest[0], rest[2])
+
+
+def test_zeno_scores_the_whole_model_and_mixes_all_blocks_alike():
+    target, sources = tensor(1.0, 3.0), tensor([2.0, -1.0], [-1.0, 2.0])
+    for blocks in (None, [1, 1]):  # the first source is better in the first block alone
+        found = fb.aggregate("zeno", target, sources, blocks=blocks)
+        assert found.tolist() == [-1.0, 2.0]
 
 
 # The paper's weights.
@@ -497,6 +573,11 @@ def test_correct_noise_counts_what_dependent_sources_have_in_common_once(seed, m
         ("fedgp-auto", {"scope": "whole"}),
         ("trimmed-mean", {"trim": 0.6}),
         ("trimmed-mean", {"trim": -0.1}),
+        ("zeno", {"rho": -0.1}),
+        ("zeno", {"rho": float("inf")}),
+        ("zeno", {"drop": -1}),
+        ("zeno", {"drop": 1.5}),
+        ("zeno", {"drop": "one"}),
     ],
 )
 def test_an_option_outside_its_range_is_refused(rule, options):

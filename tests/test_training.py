@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from fedbridge.blocks import parameter_vector
 from fedbridge.errors import OptionError
+from fedbridge.jobs import Job, LocalPlan
 from fedbridge.models import build_model
-from fedbridge.training import Job, LocalPlan, Workbench, make_optimizer
+from fedbridge.training import Workbench, make_optimizer
 
 
 def bench_for(task, model="mlp:8", **options):
@@ -22,7 +23,7 @@ def bench_for(task, model="mlp:8", **options):
 
 def train(bench, start, plan, client=1, seed=5, **job):
     result = torch.empty_like(start)
-    return bench.run(Job(client, plan, seed, **job), start, result), result
+    return bench.run(Job(client, plan, seed, **job), start[None], result), result
 
 
 def plain_loop(task, plan, seed, client=1, model="mlp:8"):

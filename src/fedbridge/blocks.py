@@ -157,3 +157,32 @@ def mean_buffers(models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         name: torch.stack([buffers[name].double() for buffers in models]).mean(0).to(value.dtype)
         for name, value in models[0].items()
     }
+
+
+def pooled_buffers(
+    models: Sequence[Mapping[str, Tensor]], shares: Sequence[float]
+) -> dict[str, Tensor]:
+    """Buffers of models by their shares, BatchNorm's as if all had been seen by one layer.
+
+    Means and second moments are averaged; the variance is what they leave:
+    ``Σ α_k (v_k + m_k²) − (Σ α_k m_k)²``.
+    """
+    weights = torch.tensor(shares, dtype=torch.float64)
+
+    def averaged(values: list[Tensor]) -> Tensor:
+        stacked = torch.stack([value.double() for value in values])
+        return (weights.view(-1, *(1 for _ in stacked.shape[1:])) * stacked).sum(0)
+
+    pooled = {name: averaged([buffers[name] for buffers in models]) for name in models[0]}
+    for name in models[0]:
+        stem, dot, last = name.rpartition(".")
+        mean = f"{stem}{dot}running_mean"
+        if last == "running_var" and mean in pooled:
+            squares = averaged([buffers[mean].double().square() for buffers in models])
+            pooled[name] = pooled[name] + squares - pooled[mean].square()
+    return {
+        name: (value if models[0][name].is_floating_point() else value.round()).to(
+            models[0][name].dtype
+        )
+        for name, value in pooled.items()
+    }

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.blocks import Blocks
+    from fedbridge.jobs import Outcome
     from fedbridge.sketch import Sketch
-    from fedbridge.training import Outcome
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,18 @@ from fedbridge.data.split import stratified_split
 from fedbridge.engines import Engine, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
 from fedbridge.evidence import Vectors
+from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
 from fedbridge.metrics import Metrics, measure_predictions
-from fedbridge.training import TARGET, Job, LocalPlan, Outcome, Workbench, one_thread
+from fedbridge.needs import Need
+from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
+    from fedbridge.stretches import Stretches
 
 Buffers = dict[str, Tensor]
 FIRST_ROUND = 2**20
@@ -51,6 +55,18 @@ class State:
 
     parameters: Tensor
     buffers: Buffers
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """The model as named tensors, for a checkpoint; ``of_tensors`` is the way back."""
+        buffers = {f"{prefix}buffers.{name}": value for name, value in self.buffers.items()}
+        return {f"{prefix}parameters": self.parameters, **buffers}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> State:
+        """The model among named tensors."""
+        start = f"{prefix}buffers."
+        buffers = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+        return cls(tensors[f"{prefix}parameters"], buffers)
 
     def moved(self, update: Tensor, buffers: Buffers | None = None) -> State:
         """The model after an update, with new buffers if there are any."""
@@ -98,8 +114,14 @@ class Federation:
     """A task, a model and an engine, ready to gather the work of clients."""
 
     def __init__(
-        self, task: FederatedTask, model: nn.Module, settings: Settings, seed: int
+        self,
+        task: FederatedTask,
+        model: nn.Module,
+        settings: Settings,
+        seed: int,
+        needs: Sequence[Need] = (),
     ) -> None:
+        """``needs`` says what besides the sites' labelled rows the method may see."""
         self.task, self.settings, self.seed = task, settings, seed
         self.initial = State(parameter_vector(model), buffer_copies(model))
         if self.initial.parameters.dtype != torch.float32:
@@ -107,15 +129,23 @@ class Federation:
                 f"Expected a model of float32 parameters, but got "
                 f"{self.initial.parameters.dtype}: call its .float()."
             )
+        more = more_sites(task, needs)
         self.bench = Workbench(
-            model, task, device=settings.device, sketch_size=settings.sketch_size
+            model,
+            task,
+            device=settings.device,
+            sketch_size=settings.sketch_size,
+            more_sites=tuple(more.values()),
         )
+        self._more = {need: self.n_sources + 1 + k for k, need in enumerate(more)}
         self.blocks = self.bench.blocks
         self.rule_blocks = (
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
         self.validation, self.target_rows = self._set_validation_aside()
         self.bytes_up = self.bytes_down = 0
+        self.stays: Stretches = ()
+        self.buffers_stay: frozenset[str] = frozenset()
         self._engine: Engine | None = None
 
     @property
@@ -123,17 +153,24 @@ class Federation:
         """N."""
         return len(self.task.sources)
 
+    def site_for(self, need: Need) -> int:
+        """Number of the extra site that a method's need has opened, for jobs."""
+        return self._more[need]
+
     def name_of(self, client: int) -> str:
         """A client's name."""
         return self.bench.sites[client].name
 
     def open(self, *, slots: int = 1, rows: int | None = None) -> None:
-        """Start the engine with room for so many starting points and jobs at a time."""
+        """Start the engine with room for so many starting points and jobs at a time.
+
+        There is always room for a round of all sources: the warm-up is one.
+        """
         self.close()
         self._engine = make_engine(
             self.bench,
             slots=slots,
-            rows=rows or self.n_sources + 1,
+            rows=max(rows or 0, self.n_sources + 1),
             workers=self.settings.workers,
         )
 
@@ -151,8 +188,8 @@ class Federation:
         chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
         return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
 
-    def plan(self, client: int, round: int) -> LocalPlan:
-        """How a client trains in a round."""
+    def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
+        """How a client trains in a round, by itself or on its rows and those of others."""
         warm = round < 1
         settings = self.settings
         plan = (
@@ -160,7 +197,7 @@ class Federation:
         )
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
-        return replace(plan, class_weights=self._class_weights(client))
+        return replace(plan, class_weights=self._class_weights(client, *beside))
 
     def job(
         self,
@@ -173,21 +210,34 @@ class Federation:
         slot: int = 0,
         rows: Tensor | None = None,
         purpose: int | None = None,
+        plan: LocalPlan | None = None,
+        objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
+        anchor: int | None = None,
+        moves: Stretches | None = None,
     ) -> Job:
-        """A piece of work for one client, starting from a state that is (to be) in a slot."""
+        """A piece of work for one client, starting from a state that is (to be) in a slot.
+
+        A ``plan`` stands in for the one that the settings give this client; for the others see
+        ``Job``.
+        """
         probe = kind == "probe"
         if rows is None and client == TARGET:
             rows = self.target_rows
         number = (PROBING if probe else TRAINING) if purpose is None else purpose
         return Job(
             client,
-            replace(self.plan(client, round), noise=noise),
+            replace(plan or self.plan(client, round), noise=noise),
             seed_of(self.seed, round, client, number),
             kind,
             slot,
             state.buffers,
             rows,
             self.settings.probe_batches if probe and client != TARGET else None,
+            objective,
+            beside,
+            anchor,
+            moves,
         )
 
     def do(self, jobs: Sequence[Job], states: Sequence[State]) -> tuple[list[Outcome], Tensor]:
@@ -210,10 +260,13 @@ class Federation:
         probe: bool = False,
         with_target: bool = True,
         with_sources: bool = True,
+        objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
     ) -> tuple[Gathered, Gathered | None]:
         """Training, and probes if asked for, of all participants of a round.
 
-        A client that fails, in either, is left out of the round and named.
+        A client that fails, in either, is left out of the round and named. The ``objective`` may
+        look at the round's starting point as its anchor, and at rows of the sites ``beside``.
 
         Raises:
             TargetFailedError: the target did not drop out but could not train.
@@ -222,7 +275,7 @@ class Federation:
         theirs: Literal["none", "size"] = "size" if source_noise else "none"
         wanted = [noise if client == TARGET else theirs for client in present]
         jobs = [
-            self.job(round, client, state, noise=kept)
+            self.job(round, client, state, noise=kept, objective=objective, beside=beside, anchor=0)
             for client, kept in zip(present, wanted, strict=True)
         ]
         if probe:
@@ -237,19 +290,29 @@ class Federation:
         parts = [outcomes[: len(present)], outcomes[len(present) :]]
         for part in parts:
             failures |= self.failures(round, present, part)
-        trained = self._sort(present, parts[0], rows[: len(present)], failures)
-        probed = self._sort(present, parts[1], rows[len(present) :], failures) if probe else None
+        trained = self.sort(present, parts[0], rows[: len(present)], failures)
+        probed = self.sort(present, parts[1], rows[len(present) :], failures) if probe else None
         return trained, probed
 
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
         """A round of FedAvg over the sources, the target watching."""
         gathered, _ = self.gather(round, state, noise="none", with_target=False)
-        if not gathered.sources:
-            return state, dict(gathered.failures)
-        counts = self.sample_counts(gathered.source_indices)[1:]
+        return self.averaged(state, gathered), dict(gathered.failures)
+
+    def averaged(self, state: State, gathered: Gathered) -> State:
+        """FedAvg: the model moved by the mean of what came back, every client by its samples."""
+        if not len(gathered.rows):
+            return state
+        counts = self.sample_counts(gathered.source_indices)
+        if gathered.target is None:
+            counts = counts[1:]
         shares = (counts / counts.sum()).to(gathered.rows.dtype)
-        moved = state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
-        return moved, dict(gathered.failures)
+        return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+
+    def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
+        """A model of one client after its own training; buffers as trained, or kept."""
+        keep = self.settings.buffers == "keep"
+        return state.moved(change, state.buffers if keep else dict(outcome.buffers))
 
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
@@ -279,10 +342,15 @@ class Federation:
         with one_thread():
             return measure_predictions(outputs, chosen.y, self.task.n_classes)
 
-    def predict(self, state: State, site: Site) -> Tensor:
-        """Outputs of a model for every row of a set."""
+    def predict(
+        self,
+        state: State,
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Outputs of a model, or another ``answer`` of it (its features), for all rows of a set."""
         with one_thread():
-            return self.bench.predict(state.parameters, state.buffers, site)
+            return self.bench.predict(state.parameters, state.buffers, site, answer)
 
     def present(
         self, round: int, *, with_target: bool = True, with_sources: bool = True
@@ -315,7 +383,7 @@ class Federation:
             )
         return {self.name_of(client): reason for client, reason in failed.items()}
 
-    def _sort(
+    def sort(
         self, clients: list[int], outcomes: list[Outcome], rows: Tensor, failures: Mapping[str, str]
     ) -> Gathered:
         """Pair what came back with its client; rows are copied only where some are missing."""
@@ -330,18 +398,25 @@ class Federation:
         )
 
     def count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
-        """What would cross a network: one model down per client, vectors and statistics up."""
-        vector = 4 * self.blocks.total
+        """What would cross a network: one model down per client, vectors and statistics up.
+
+        A method says which stretches of the vector (``stays``) and which buffers never leave a
+        site (``buffers_stay``).
+        """
+        vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))
         buffers = sum(
-            buffer.numel() * buffer.element_size() for buffer in self.initial.buffers.values()
+            buffer.numel() * buffer.element_size()
+            for name, buffer in self.initial.buffers.items()
+            if name not in self.buffers_stay
         )
         self.bytes_down += len(clients) * (vector + buffers)
         for outcome in outcomes:
             extras = [t for t in (outcome.noise, outcome.sketches) if t is not None]
+            extras += outcome.told.values()
             self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
         self.bytes_up += len(clients) * buffers
 
-    def _class_weights(self, client: int) -> tuple[float, ...]:
+    def _class_weights(self, *clients: int) -> tuple[float, ...]:
         given = self.settings.class_weights
         assert self.task.n_classes is not None
         if isinstance(given, tuple):
@@ -355,7 +430,8 @@ class Federation:
                 f"Expected `class_weights` to be 'balanced' or one number per class, but got "
                 f"{given!r}."
             )
-        counts = torch.bincount(self.bench.sites[client].y, minlength=self.task.n_classes)
+        labels = torch.cat([self.bench.sites[client].y for client in clients])
+        counts = torch.bincount(labels, minlength=self.task.n_classes)
         present = counts > 0
         weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
         return tuple(weights.tolist())
@@ -377,6 +453,22 @@ class Federation:
         rows = torch.from_numpy(aside)
         validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
         return validation, torch.from_numpy(kept)
+
+
+def more_sites(task: FederatedTask, needs: Sequence[Need]) -> dict[Need, Site]:
+    """Rows of the target that only a method with such a need gets to see, as sites."""
+    more: dict[Need, Site] = {}
+    if Need.UNLABELLED in needs:
+        assert task.unlabelled is not None
+        count = len(task.unlabelled)
+        no_labels = task.target.y[:1].repeat(count, *(1 for _ in task.target.y.shape[1:])) * 0
+        more[Need.UNLABELLED] = replace(
+            task.target, name=f"{task.target.name} (unlabelled)", x=task.unlabelled, y=no_labels
+        )
+    if Need.TARGET_LABELS in needs:
+        pool = task.target if task.target_pool is None else task.target_pool
+        more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
+    return more
 
 
 def round_half_up(value: float) -> int:

@@ -22,6 +22,7 @@ from fedbridge.data.preprocessing import Preprocessing
 from fedbridge.data.tables import read_csv
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
+from fedbridge.methods import class_of
 from fedbridge.models import build_model, without_weights
 from fedbridge.rundir import FORMAT, RunFolder, RunFolderError
 from fedbridge.settings import OBJECT_MODEL
@@ -142,8 +143,11 @@ def load_model(run_dir: str | Path) -> SavedModel:
     names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
     shape = tuple(described["input_shape"])
     architecture = without_weights(described["name"])
-    model = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
-    _load_weights(model, folder.path / "model.safetensors")
+    plain = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
+    weights = folder.path / "model.safetensors"
+    tensors = _read_weights(weights)
+    model = class_of(config["method"]).restore(plain, tensors)
+    _load_weights(model, tensors, weights)
     return SavedModel(
         model.eval(),
         shape,
@@ -171,7 +175,7 @@ def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> Fe
     )
 
 
-def _load_weights(model: nn.Module, file: Path) -> None:
+def _read_weights(file: Path) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="pt") as stored:
             version = (stored.metadata() or {}).get("format")
@@ -186,6 +190,10 @@ def _load_weights(model: nn.Module, file: Path) -> None:
             f"Expected weights of format {FORMAT}, but {str(file)!r} has format {version}: use the "
             f"version of fedbridge that wrote it."
         )
+    return tensors
+
+
+def _load_weights(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

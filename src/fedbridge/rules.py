@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_beta
+from fedbridge.checks import check_beta, check_number
 from fedbridge.cone import RIDGE, nearest_in_cone, nearest_in_hull
 from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.geometry import Geometry, divide
@@ -62,6 +62,8 @@ __all__ = [
 ]
 
 Beta = float | Sequence[float] | Tensor
+EQUAL = 1e-12
+"""Scores of updates that differ by less, beside the lengths that they come from, are equal."""
 
 
 @rule("source-only", noise="none", own_unit=True)
@@ -223,8 +225,11 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
 def fltrust(geometry: Geometry) -> Mix:
     """Σ_i s_i (‖ḡ‖/‖g_i‖) g_i / Σ_i s_i with s_i = p_i max(cos(ḡ, g_i), 0).
 
-    Sources vote by their agreement with the target, all brought to the target's length (Cao et
-    al., 2021). When no source agrees there is nothing to trust and the model stays.
+    Sources vote by their agreement with the target, all brought to the target's length. When no
+    source agrees there is nothing to trust and the model stays.
+
+    Cao, Fang, Liu, Gong: FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping,
+    NDSS 2021.
     """
     score = geometry.weights * geometry.cosine.clamp(min=0.0)
     trust = divide(score, score.sum(1, keepdim=True))
@@ -234,7 +239,10 @@ def fltrust(geometry: Geometry) -> Mix:
 
 @coordinate_rule("median")
 def median(target: Tensor, sources: Tensor) -> Tensor:
-    """Entry-wise median of the sources: one hostile source among three moves nothing."""
+    """Entry-wise median of the sources: one hostile source among three moves nothing.
+
+    See ``trimmed_mean``.
+    """
     return trimmed_mean(target, sources, trim=0.5)
 
 
@@ -242,14 +250,46 @@ def median(target: Tensor, sources: Tensor) -> Tensor:
 def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tensor:
     """Entry-wise mean of the sources without the largest and smallest share ``trim`` of values.
 
-    ``trim = 0`` is the mean, ``trim = 0.5`` the median (Yin et al., 2018).
+    ``trim = 0`` is the mean, ``trim = 0.5`` the median.
+
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
+    Statistical Rates, ICML 2018.
     """
     if not 0.0 <= trim <= 0.5:
         raise OptionError(f"Expected `trim` in [0, 0.5], but got {trim}.")
     n_sources = sources.shape[0]
-    cut = min(int(trim * n_sources + 1e-9), (n_sources - 1) // 2)  # 0.29 * 100 is below 29
+    cut = min(_share_of(n_sources, trim), (n_sources - 1) // 2)
     middle = sorted_rows(sources)[cut : n_sources - cut]
     return sum(middle[1:], start=middle[0]) / len(middle)
+
+
+@rule("zeno", noise="none")
+def zeno(geometry: Geometry, *, rho: float = 0.005, drop: float = 1) -> Mix:
+    """Σ_i p_i g_i / Σ_i p_i over the sources that score best in s_i = ⟨ḡ, g_i⟩ − ρ ‖g_i‖².
+
+    A score says how much a step along the source's update would lower the target's loss, less a
+    penalty on its length. Zeno computes that loss; this is its first-order form, as in Zeno++,
+    with the target's rows as the trusted data. A source has one score for the whole model, not
+    one per block. At the edge, sources of equal score share the places that are left.
+
+    Options:
+        rho: ρ, which is the paper's over the learning rate; the default is that of its
+            experiments. 1/2 drops the sources farthest from the target, since
+            2⟨ḡ, g_i⟩ − ‖g_i‖² = ‖ḡ‖² − ‖g_i − ḡ‖².
+        drop: how many sources to drop, or below 1 the share of them, rounded down. One source
+            always stays.
+
+    Xie, Koyejo, Gupta: Zeno: Distributed Stochastic Gradient Descent with Suspicion-based
+    Fault-tolerance, ICML 2019, and Zeno++: Robust Fully Asynchronous SGD, ICML 2020.
+    """
+    rho = check_number("rho", rho, least=0)
+    whole = geometry.whole()
+    score = (whole.inner - rho * whole.source2)[0]
+    lengths = whole.target2.sqrt()[:, None] * whole.source2.sqrt()
+    rounding = EQUAL * (lengths + rho * whole.source2)[0]
+    places = geometry.n_sources - _dropped(drop, geometry.n_sources)
+    shares = geometry.weights * _places(score, rounding, places)
+    return _constant_mix(geometry, 0.0, divide(shares, shares.sum()))
 
 
 def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
@@ -263,6 +303,30 @@ def scope_of(scope: str) -> str:
     if scope not in ("block", "model"):
         raise OptionError(f"Expected `scope` to be 'block' or 'model', but got {scope!r}.")
     return scope
+
+
+def _share_of(count: int, share: float) -> int:
+    """A share of a count, rounded down, but 0.29 of 100 is 29."""
+    return int(share * count + 1e-9)
+
+
+def _dropped(drop: float, n_sources: int) -> int:
+    """How many sources ``drop`` speaks of; one always stays."""
+    number = check_number("drop", drop, least=0)
+    if number >= 1 and not number.is_integer():
+        raise OptionError(
+            f"Expected `drop` to be a share below 1 or a whole number, but got {drop!r}."
+        )
+    count = _share_of(n_sources, number) if number < 1 else int(number)
+    return min(count, n_sources - 1)
+
+
+def _places(score: Tensor, rounding: Tensor, places: int) -> Tensor:
+    """(N,) 1 for the best scores, 0 for the rest; equals at the edge share the places left."""
+    over = score - score.sort(descending=True).values[places - 1]
+    above, edge = over > rounding, over.abs() <= rounding
+    left = (places - above.sum()) / edge.sum(dtype=torch.float64)
+    return torch.where(edge, left, above.to(torch.float64))
 
 
 def _constant_mix(geometry: Geometry, target: float, sources: Tensor) -> Mix:

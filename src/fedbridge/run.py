@@ -13,7 +13,6 @@ import torch
 
 import fedbridge
 from fedbridge import methods
-from fedbridge.blocks import load_buffers, load_parameter_vector
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
 from fedbridge.errors import OptionError
@@ -21,6 +20,7 @@ from fedbridge.federation import Federation, State, seed_of
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
 from fedbridge.models import build_model
+from fedbridge.needs import check_needs
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.settings import Settings, split_options, whole_number
@@ -115,10 +115,14 @@ class _Run:
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
         """Start or resume, play all rounds, write the result."""
+        kind = methods.class_of(self.method)
+        model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
             model = build_model(self.settings.model or self.task.model, self.task)
-        delivered = deepcopy(model)
-        federation = Federation(self.task, model, self.settings, self.seed)
+            check_needs(self.method, kind.needs, self.task, model, model_name)
+            blank = deepcopy(model)
+            composed = kind.compose(model, self.task)
+        federation = Federation(self.task, composed, self.settings, self.seed, kind.needs)
         player = methods.make(self.method, federation, self.options)
         first = 1 - self.settings.warmup
         if folder is not None:
@@ -129,9 +133,7 @@ class _Run:
         if not nothing_to_play:
             self._play_all(first, federation, player, folder)
         result = player.state if self.best_state is None else self.best_state
-        load_parameter_vector(delivered, result.parameters)
-        if result.buffers:
-            load_buffers(delivered, result.buffers)
+        delivered = player.deliver(blank, result)
         finished = self._finished(folder) if nothing_to_play else None
         summary = finished or self.summarise(federation, time.perf_counter() - begun)
         if folder is not None and finished is None:
@@ -293,9 +295,9 @@ class _Run:
         return patience is not None and self.since_best >= patience
 
     def _checkpoint(self, round: int, player: Method) -> Checkpoint:
-        tensors = _tensors(player.state)
+        tensors = player.state.tensors()
         if self.best_state is not None:
-            tensors |= {f"best.{name}": value for name, value in _tensors(self.best_state).items()}
+            tensors |= self.best_state.tensors("best.")
         if round >= 1:
             tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
         facts = player.facts() if round >= 1 else {}
@@ -316,25 +318,15 @@ class _Run:
             if line["round"] >= 1:
                 self._watch(line)
         tensors = checkpoint.tensors
-        state = _state(tensors)
+        state = State.of_tensors(tensors)
         if "best.parameters" in tensors:
-            self.best_state = _state(_under("best.", tensors))
+            self.best_state = State.of_tensors(tensors, "best.")
         if checkpoint.round < 1:
             player.state = state
         else:
             player.begin(state)
             player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
-
-
-def _tensors(state: State) -> dict[str, torch.Tensor]:
-    """A model's state as named tensors; ``_state`` is the way back."""
-    buffers = {f"buffers.{name}": value for name, value in state.buffers.items()}
-    return {"parameters": state.parameters, **buffers}
-
-
-def _state(tensors: dict[str, torch.Tensor]) -> State:
-    return State(tensors["parameters"], _under("buffers.", tensors))
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

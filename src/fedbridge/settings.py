@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 import torch
 
 from fedbridge.errors import OptionError, UnknownOptionError, nearest
-from fedbridge.training import LocalPlan
+from fedbridge.jobs import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,141 +20,24 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbridge.blocks import Blocks, buffer_copies, load_buffers, trainable_parameters
-from fedbridge.errors import FedbridgeError, OptionError
+from fedbridge.errors import FedbridgeError
 from fedbridge.estimators import NoiseStream
+from fedbridge.jobs import Outcome
+from fedbridge.objectives import Batch, Desk
 from fedbridge.sketch import Sketch
+from fedbridge.stretches import complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from fedbridge.data.task import FederatedTask, Site
-
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-TARGET = 0
-"""Index of the target among the clients; source i has index i + 1."""
+    from fedbridge.jobs import Job, LocalPlan
 
 PREDICTION_BATCH = 2048
 
 
 class LocalFailureError(FedbridgeError):
     """A client's work came to nothing (a NaN loss, for example); the round goes on without it."""
-
-
-@dataclass(frozen=True)
-class LocalPlan:
-    """How a client trains in one round.
-
-    Attributes:
-        optimizer: one of ``OPTIMIZERS``, made anew in every round.
-        lr: learning rate.
-        batch_size: samples per step.
-        epochs: passes over the client's rows, unless ``steps`` is given.
-        steps: number of steps instead of epochs.
-        momentum: of ``momentum``.
-        weight_decay: L2 penalty (decoupled for ``adamw``).
-        drop_last: leave out a last batch that is not full, if there is another.
-        class_weights: weight of every class in the cross-entropy; None for equal ones.
-        noise: what to keep of the batch updates: nothing, the size of their noise, or also a
-            sketch that tells its directions.
-    """
-
-    optimizer: str = "sgd"
-    lr: float = 0.1
-    batch_size: int = 16
-    epochs: int = 1
-    steps: int | None = None
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    drop_last: bool = False
-    class_weights: tuple[float, ...] | None = None
-    noise: Literal["none", "size", "sketch"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise OptionError(
-                f"Expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, "
-                f"but got {self.optimizer!r}."
-            )
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise OptionError(f"Expected a learning rate above 0, but got {self.lr}.")
-        for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
-                raise OptionError(
-                    f"Expected `{name}` of at least 1, but got {getattr(self, name)}."
-                )
-        if self.steps is not None and self.steps < 1:
-            raise OptionError(f"Expected `steps` of at least 1, but got {self.steps}.")
-
-    def batches_per_epoch(self, samples: int) -> int:
-        """Steps that one pass over so many samples takes."""
-        whole, rest = divmod(samples, self.batch_size)
-        return whole + (1 if rest and not (self.drop_last and whole) else 0)
-
-    def total_steps(self, samples: int) -> int:
-        """Steps of the whole local training."""
-        return self.steps or self.epochs * self.batches_per_epoch(samples)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One piece of work for one client, small enough to send anywhere.
-
-    Attributes:
-        client: 0 for the target, i + 1 for source i.
-        plan: how to train.
-        seed: of everything random in this job.
-        kind: "train" returns the change of the parameters; "probe" the mean negative gradient at
-            the start, without a step.
-        slot: which of the engine's parameter vectors to start from.
-        buffers: the model's buffers to start from.
-        rows: which of the client's rows to use; None for all.
-        max_batches: probe at most so many batches.
-    """
-
-    client: int
-    plan: LocalPlan
-    seed: int
-    kind: Literal["train", "probe"] = "train"
-    slot: int = 0
-    buffers: Mapping[str, Tensor] = field(default_factory=dict)
-    rows: Tensor | None = None
-    max_batches: int | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a client reports besides its update vector, which the engine stores as a row.
-
-    Attributes:
-        samples: rows that took part.
-        steps: steps taken (batches, for a probe).
-        lr: learning rate of the steps.
-        loss: mean training loss.
-        buffers: the model's buffers afterwards.
-        noise: (K,) squared error of the update, per block; None if not asked for or undefined.
-        batches: how many batches that stands on.
-        sketches: (B−1, K, 2, size) sketches of the centred batch updates, if asked for.
-        seconds: time the work took.
-        failure: why there is no update; None if all went well.
-        lost: whether the client itself was lost, rather than its work gone wrong.
-    """
-
-    samples: int
-    steps: int = 0
-    lr: float = 0.0
-    loss: float = math.nan
-    buffers: Mapping[str, Tensor] = field(default_factory=dict)
-    noise: Tensor | None = None
-    batches: int = 0
-    sketches: Tensor | None = None
-    seconds: float = 0.0
-    failure: str | None = None
-    lost: bool = False
-
-    @property
-    def time(self) -> float:
-        """Steps x learning rate: how far plain gradient descent would have gone."""
-        return self.steps * self.lr
 
 
 @contextmanager
@@ -191,12 +75,18 @@ class Workbench:
     """A model on flat vectors and the rows of every client that this process may work for."""
 
     def __init__(
-        self, model: nn.Module, task: FederatedTask, *, device: str = "cpu", sketch_size: int = 64
+        self,
+        model: nn.Module,
+        task: FederatedTask,
+        *,
+        device: str = "cpu",
+        sketch_size: int = 64,
+        more_sites: tuple[Site, ...] = (),
     ) -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device)
         self.blocks = Blocks.of_model(model)
-        self.sites: tuple[Site, ...] = (task.target, *task.sources)
+        self.sites: tuple[Site, ...] = (task.target, *task.sources, *more_sites)
         self.sketch = Sketch(self.blocks, size=sketch_size)
         self._classes = task.n_classes
         self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
@@ -210,48 +100,73 @@ class Workbench:
         self.__dict__.update(state)
         self._flat, self._gradient = flatten_in_place(self.model)
 
-    def run(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
-        """Do a job from ``start`` and write its vector into ``result``."""
+    def run(self, job: Job, starts: Tensor, result: Tensor) -> Outcome:
+        """Do a job from its slot of ``starts`` and write its vector into ``result``."""
         begun = time.perf_counter()
-        work = self._train if job.kind == "train" else self._probe
+        start = starts[job.slot].to(self.device)
         try:
             with seeded(job.seed, self.device):
-                outcome = work(job, start.to(self.device), result)
+                if job.kind == "probe":
+                    outcome = self._probe(job, start, result)
+                else:
+                    anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
+                    outcome = self._train(job, start, anchor, result)
         except LocalFailureError as failure:
             outcome = Outcome(self._samples(job), failure=str(failure))
         except Exception as error:  # a site's failure must not take the federation down
             outcome = Outcome(self._samples(job), failure=f"{type(error).__name__}: {error}")
         return replace(outcome, seconds=time.perf_counter() - begun)
 
-    def predict(self, parameters: Tensor, buffers: Mapping[str, Tensor], site: Site) -> Tensor:
-        """The model's outputs for every row of a site, on the CPU."""
+    def predict(
+        self,
+        parameters: Tensor,
+        buffers: Mapping[str, Tensor],
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The model's outputs, or another ``answer`` of it, for every row of a site, on the CPU."""
         self._load(parameters.to(self.device), buffers)
         self.model.eval()
+        ask = self.model if answer is None else partial(answer, self.model)
         generator = torch.Generator(self.device).manual_seed(0)
         rows = torch.arange(len(site)).split(PREDICTION_BATCH)
         with torch.no_grad():
-            outputs = [self.model(self._inputs(site, part, generator)).cpu() for part in rows]
-        return torch.cat(outputs)
+            return torch.cat([ask(self._inputs(site, part, generator)).cpu() for part in rows])
 
-    def _train(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
-        plan, site = job.plan, self.sites[job.client]
+    def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
+        plan, objective = job.plan, job.objective
         self._load(start, job.buffers)
         self.model.train()
         optimizer = make_optimizer(plan, self._flat)
         loss_of = self._loss(plan)
+        told: dict[str, Tensor] = {}
         samples = self._samples(job)
         per_epoch = plan.batches_per_epoch(samples)
         steps = plan.total_steps(samples)
         stream = self._stream(plan) if plan.noise != "none" else None
-        generator = torch.Generator(self.device).manual_seed(job.seed)
+        still = () if job.moves is None else complement(job.moves, len(start))
         total = torch.zeros((), device=self.device)
         before = self._flat.detach().clone()
-        for step, rows in enumerate(self._batches(job, steps)):
-            outputs = self.model(self._inputs(site, rows, generator))
-            loss = loss_of(outputs, site.y[rows].to(self.device))
+        for step, (own, *beside) in enumerate(self._desks(job, steps)):
+            desk = Desk(
+                self.model,
+                self._flat,
+                anchor,
+                loss_of,
+                own,
+                tuple(beside),
+                plan.lr,
+                step,
+                steps,
+                told,
+            )
+            loss = objective(desk)
             self._gradient.zero_()
             loss.backward()
             optimizer.step()
+            with torch.no_grad():
+                overwrite(self._flat, start, still)
+                objective.settle(desk)
             total += loss.detach()
             if stream is not None and step < per_epoch:
                 change = self._flat.detach() - before
@@ -263,7 +178,8 @@ class Workbench:
                 f"the training loss or the update became NaN or Inf (learning rate {plan.lr:g})"
             )
         result.copy_(change)
-        return self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
+        outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
+        return replace(outcome, told={name: value.cpu() for name, value in told.items()})
 
     def _probe(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
         """Mean negative gradient at the start over a few batches: one point, no step."""
@@ -309,6 +225,21 @@ class Workbench:
 
     def _stream(self, plan: LocalPlan) -> NoiseStream:
         return NoiseStream(self.blocks, sketch=self.sketch if plan.noise == "sketch" else None)
+
+    def _desks(self, job: Job, steps: int) -> Iterator[tuple[Batch, ...]]:
+        """The batches of every step: the client's own, then one of every site beside it."""
+        streams = [self._stream_of(job, steps)]
+        for place, site in enumerate(job.beside, start=1):
+            streams.append(
+                self._stream_of(replace(job, client=site, rows=None, seed=job.seed + place), steps)
+            )
+        return zip(*streams, strict=True)
+
+    def _stream_of(self, job: Job, steps: int) -> Iterator[Batch]:
+        site = self.sites[job.client]
+        generator = torch.Generator(self.device).manual_seed(job.seed)
+        for rows in self._batches(job, steps):
+            yield Batch(self._inputs(site, rows, generator), site.y[rows].to(self.device), rows)
 
     def _batches(self, job: Job, steps: int) -> Iterator[Tensor]:
         """Row numbers of every step: each epoch is a new random order of the client's rows.

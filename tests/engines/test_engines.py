@@ -15,7 +15,7 @@ from torch import nn
 
 from fedbridge.engines import LocalEngine, WorkerEngine, make_engine
 from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.training import Job, LocalPlan
+from fedbridge.jobs import Job, LocalPlan
 
 
 def jobs_of(fed):

@@ -1,7 +1,5 @@
 """Methods: every name runs, and each does what it says on problems where that is known."""
 
-import inspect
-
 import pytest
 import torch
 from small import blobs, federation, line, method, same_but_for_seconds, same_model
@@ -10,6 +8,9 @@ import fedbridge as fb
 from fedbridge import methods
 from fedbridge.errors import OptionError, UnknownNameError
 from fedbridge.methods.ruled import RuleMethod
+from fedbridge.metrics import measure_predictions
+from fedbridge.needs import UnmetNeedError
+from fedbridge.predict import load_model
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
@@ -23,10 +24,54 @@ def test_all_rules_are_methods_and_auto_comes_first():
 
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_runs_twice_to_the_same_bits(name):
-    first, second = (fb.run(blobs(), name, **QUICK) for _ in range(2))
+    task = blobs(target_rows=24, n_target=9)
+    first, second = (fb.run(task, name, **QUICK) for _ in range(2))
     assert same_but_for_seconds(first.history, second.history)
     assert same_model(first.model, second.model)
-    assert inspect.getdoc(methods.make(name, federation(), {}))
+    assert methods.summary_of(name)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_goes_on_to_the_same_bits_after_a_stop(name, tmp_path):
+    task = blobs(target_rows=24, n_target=9)
+    options = {**QUICK, "warmup": 1}
+    whole = fb.run(task, name, **options)
+    fb.run(task, name, **{**options, "rounds": 1}, out=tmp_path / "run")
+    resumed = fb.run(task, name, **options, out=tmp_path / "run", resume=True)
+    assert same_but_for_seconds(whole.history, resumed.history)
+    assert same_model(whole.model, resumed.model)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_gives_the_same_bits_with_two_workers(name):
+    task = blobs(target_rows=24, n_target=9)
+    options = {**QUICK, "rounds": 1}
+    alone, shared = (fb.run(task, name, **{**options, "workers": n}) for n in (1, 2))
+    assert same_but_for_seconds(alone.history, shared.history)
+    assert same_model(alone.model, shared.model)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_lives_with_clients_that_drop_out(name):
+    task = blobs(target_rows=24, n_target=9)
+    result = fb.run(task, name, **{**QUICK, "rounds": 4}, dropout=0.5, seed=1)
+    assert len(result.history) == 4
+    assert any(line["failures"] for line in result.history) or name == "oracle"
+
+
+def test_an_unmet_need_is_said_before_anything_runs():
+    with pytest.raises(
+        UnmetNeedError, match="`knn-per` needs a model with a feature extractor; `linear` has none"
+    ):
+        fb.run(blobs(), "knn-per", model="linear")
+    with pytest.raises(UnmetNeedError, match="`knn-per` needs a task with classes"):
+        fb.run(line(), "knn-per", model="mlp:4")
+
+
+def test_only_methods_that_need_unlabelled_rows_see_them():
+    task = blobs(target_rows=24, n_target=9)
+    assert len(federation(task).bench.sites) == 4
+    assert len(federation(task, method="oracle").bench.sites[-1]) == 24
 
 
 @pytest.mark.parametrize("evidence", ["path", "init", "probe"])
@@ -188,3 +233,14 @@ class TestAuto:
 def test_the_matched_control_checks_what_it_matches(wrong):
     with pytest.raises(fb.FedbridgeError, match=r"foo|beta"):
         method("target-only-matched", federation(), **wrong)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_delivered_model_is_found_again_in_its_folder(name, tmp_path):
+    task = blobs(target_rows=24, n_target=9)
+    result = fb.run(task, name, **QUICK, out=tmp_path / "run")
+    saved = load_model(tmp_path / "run")
+    with torch.no_grad():
+        torch.testing.assert_close(saved.outputs(task.test.x), result.model(task.test.x))
+    measured = measure_predictions(saved.outputs(task.test.x), task.test.y, task.n_classes)
+    assert measured.accuracy == pytest.approx(result.history[-1]["accuracy"])

@@ -11,7 +11,8 @@ from fedbridge.training import one_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.training import Job, Outcome, Workbench
+    from fedbridge.jobs import Job, Outcome
+    from fedbridge.training import Workbench
 
 
 class LocalEngine:
@@ -31,8 +32,7 @@ class LocalEngine:
         """Do all jobs; a job that fails says so in its outcome."""
         with one_thread():
             return [
-                self._bench.run(job, self.starts[job.slot], self.results[row])
-                for row, job in enumerate(jobs)
+                self._bench.run(job, self.starts, self.results[row]) for row, job in enumerate(jobs)
             ]
 
     def close(self) -> None:

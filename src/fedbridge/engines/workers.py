@@ -17,13 +17,14 @@ import torch.multiprocessing  # registers how shared tensors reach a spawned wor
 from torch import Tensor
 
 from fedbridge.errors import FedbridgeError
+from fedbridge.jobs import Outcome
 from fedbridge.processes import START_METHOD, Child, Crew
-from fedbridge.training import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.training import Job, Workbench
+    from fedbridge.jobs import Job
+    from fedbridge.training import Workbench
 
 
 class WorkerEngine:
@@ -98,4 +99,4 @@ class WorkerEngine:
 def _do_job(bench: Workbench, starts: Tensor, results: Tensor, pipe: Connection) -> None:
     """One job: take it from the pipe, do it on shared memory, report."""
     job, row = pipe.recv()
-    pipe.send(bench.run(job, starts[job.slot], results[row]))
+    pipe.send(bench.run(job, starts, results[row]))

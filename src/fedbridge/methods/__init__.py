@@ -6,9 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge import rules
 from fedbridge.errors import OptionError, UnknownNameError, nearest
+from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
 from fedbridge.methods.base import Method, Record
+from fedbridge.methods.coral import CORAL
+from fedbridge.methods.ditto import Ditto
+from fedbridge.methods.erm import ERM
+from fedbridge.methods.fada import FADA
+from fedbridge.methods.fedprox import FedProx
+from fedbridge.methods.fedrep import FedRep
+from fedbridge.methods.finetune import FinetuneOffline
+from fedbridge.methods.finetune_cv import FinetuneCv
+from fedbridge.methods.group_dro import GroupDRO
+from fedbridge.methods.irm import IRM
+from fedbridge.methods.kd3a import KD3A
+from fedbridge.methods.knn_per import KnnPer
 from fedbridge.methods.matched import TargetOnlyMatched
+from fedbridge.methods.mixup import Mixup
+from fedbridge.methods.mme import MME
+from fedbridge.methods.oracle import Oracle
 from fedbridge.methods.ruled import RuleMethod
 from fedbridge.registry import Registry
 
@@ -16,8 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.federation import Federation
+    from fedbridge.needs import Need
 
-__all__ = ["Method", "Record", "make", "names", "options_of", "summary_of"]
+__all__ = [
+    "Method",
+    "Record",
+    "class_of",
+    "make",
+    "names",
+    "needs_of",
+    "options_of",
+    "summary_of",
+]
 
 
 def _adapt(name: str, method: object) -> type[Method]:
@@ -28,7 +54,23 @@ def _adapt(name: str, method: object) -> type[Method]:
 
 _registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _adapt)
 _registry.add("auto", Auto)
+_registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
+_registry.add("finetune-offline", FinetuneOffline)
+_registry.add("finetune-cv", FinetuneCv)
+_registry.add("fedprox", FedProx)
+_registry.add("erm", ERM)
+_registry.add("irm", IRM)
+_registry.add("group-dro", GroupDRO)
+_registry.add("mixup", Mixup)
+_registry.add("coral", CORAL)
+_registry.add("ditto", Ditto)
+_registry.add("fedrep", FedRep)
+_registry.add("apfl", Apfl)
+_registry.add("knn-per", KnnPer)
+_registry.add("kd3a", KD3A)
+_registry.add("fada", FADA)
+_registry.add("mme", MME)
 
 
 def names() -> list[str]:
@@ -41,6 +83,17 @@ def options_of(name: str) -> tuple[str, ...]:
     """Options that the method takes besides those of every run."""
     _check(name)
     return _registry.get(name).options if name in _registry.names() else rules.get(name).options
+
+
+def needs_of(name: str) -> tuple[Need, ...]:
+    """What the method needs beyond the clients' updates."""
+    return class_of(name).needs
+
+
+def class_of(name: str) -> type[Method]:
+    """The class that plays the method."""
+    _check(name)
+    return _registry.get(name) if name in _registry.names() else RuleMethod
 
 
 def summary_of(name: str) -> str:

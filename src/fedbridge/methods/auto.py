@@ -22,24 +22,27 @@ rows: every lane that trains on them has a replica per fold that never saw the f
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
-from torch.nn import functional
 
 from fedbridge.blocks import mean_buffers
 from fedbridge.cone import nearest_in_hull
-from fedbridge.errors import OptionError
 from fedbridge.evidence import Vectors, measure_evidence
-from fedbridge.federation import SPLITTING, State, seed_of
+from fedbridge.federation import State
+from fedbridge.jobs import TARGET, Outcome
 from fedbridge.methods.base import Method, Record
+from fedbridge.methods.held_out import (
+    FOLDS,
+    deal_folds,
+    held_out_loss,
+    labelled_rows,
+    without,
+)
 from fedbridge.methods.ruled import describe
 from fedbridge.rules import Mix
-from fedbridge.training import TARGET, Outcome, one_thread, squared_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation import Federation
-    from fedbridge.training import Job
+    from fedbridge.jobs import Job
 
 OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of the target's own training is added to the led model; the loss chooses."""
@@ -57,12 +60,6 @@ MEMORY = 0.7
 
 LOSS_MEMORY = 0.5
 """The same for held-out losses: enough to calm a small sample, not so much as to lag behind."""
-
-TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Candidates for the temperature at which held-out losses are compared."""
-
-HOPELESS = 1e30
-"""Loss of a model that has diverged."""
 
 CAUTION = 0.1
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
@@ -90,9 +87,8 @@ class Auto(Method):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        rows = federation.target_rows
-        self.rows = torch.arange(len(federation.task.target)) if rows is None else rows
-        self.folds = self._make_folds(options.get("folds", 5))
+        self.rows = labelled_rows(federation)
+        self.folds = deal_folds(federation, options.get("folds", FOLDS))
         self.lanes: dict[str, State] = {}
         self.losses: dict[str, float] = {}
         self.evidence: Tensor | None = None
@@ -133,8 +129,7 @@ class Auto(Method):
         """All lanes and the evidence so far."""
         kept = {} if self.evidence is None else {"evidence": self.evidence}
         for name, state in self.lanes.items():
-            kept[f"{name}|parameters"] = state.parameters
-            kept |= {f"{name}|buffers|{key}": value for key, value in state.buffers.items()}
+            kept |= state.tensors(f"{name}|")
         return kept
 
     def facts(self) -> dict[str, Any]:
@@ -149,20 +144,7 @@ class Auto(Method):
         self.losses, self.choice = dict(facts["losses"]), str(facts["choice"])
         self.evidence = memory.get("evidence")
         for name in list(self.lanes):
-            prefix = f"{name}|buffers|"
-            buffers = {k.removeprefix(prefix): v for k, v in memory.items() if k.startswith(prefix)}
-            self.lanes[name] = State(memory[f"{name}|parameters"], buffers)
-
-    def _make_folds(self, count: int) -> list[Tensor]:
-        """Folds of the target's rows, at most one per row; each class is dealt out over them."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-            raise OptionError(f"Expected `folds` to be a whole number above 1, but got {count!r}.")
-        federation = self.federation
-        chooser = np.random.default_rng(seed_of(federation.seed, 0, TARGET, SPLITTING + 1))
-        order = self.rows[torch.from_numpy(chooser.permutation(len(self.rows)))]
-        if federation.task.n_classes is not None:
-            order = order[federation.task.target.y[order].argsort(stable=True)]
-        return [order[start::count].sort().values for start in range(min(count, len(order)))]
+            self.lanes[name] = State.of_tensors(memory, f"{name}|")
 
     def _tasks(self) -> list[_Task]:
         """Every training of the target in a round."""
@@ -188,7 +170,7 @@ class Auto(Method):
     def _target_job(self, round: int, task: _Task, slot: int) -> Job:
         rows = self.rows
         if task.fold is not None:
-            rows = rows[~torch.isin(rows, self.folds[task.fold])]
+            rows = without(rows, self.folds[task.fold])
         purpose = REPLICA_PURPOSE + (0 if task.fold is None else task.fold + 1)
         state = self.lanes[task.name]
         return self.federation.job(round, TARGET, state, slot=slot, rows=rows, purpose=purpose)
@@ -233,12 +215,7 @@ class Auto(Method):
                 moved = change + led_step.update
             else:
                 moved = change.clone()
-            self.lanes[task.name] = state.moved(moved, self._buffers(state, outcome))
-
-    def _buffers(self, state: State, outcome: Outcome) -> dict[str, Tensor]:
-        return (
-            state.buffers if self.federation.settings.buffers == "keep" else dict(outcome.buffers)
-        )
+            self.lanes[task.name] = federation.trained(state, moved, outcome)
 
     def _shares(
         self,
@@ -306,16 +283,8 @@ class Auto(Method):
         return {name: self._held_out_loss(name) for name in candidates}
 
     def _held_out_loss(self, candidate: str) -> float:
-        site, federation = self.federation.task.target, self.federation
-        outputs = [
-            federation.predict(
-                self._model(candidate, fold), replace(site, x=site.x[rows], y=site.y[rows])
-            )
-            for fold, rows in enumerate(self.folds)
-        ]
-        with one_thread():
-            truth = site.y[torch.cat(self.folds)]
-            return calibrated_loss(torch.cat(outputs), truth, federation.task.n_classes)
+        models = [self._model(candidate, fold) for fold in range(len(self.folds))]
+        return held_out_loss(self.federation, models, self.folds)
 
     def _model(self, candidate: str, fold: int | None) -> State:
         """The model of a candidate, or its replica without a fold."""
@@ -326,19 +295,6 @@ class Auto(Method):
         led, part = self.lanes["led"], float(share)
         parameters = torch.lerp(led.parameters, state.parameters, part)
         return State(parameters, state.buffers if part > 0 else led.buffers)
-
-
-def calibrated_loss(outputs: Tensor, truth: Tensor, n_classes: int | None) -> float:
-    """Loss at the temperature that suits the outputs best.
-
-    A model that has fitted a few samples is far too sure of itself, and its cross-entropy on
-    other samples is poor even where most of its answers are right. Its answers are what counts.
-    """
-    if n_classes is None:
-        loss = float(squared_error(outputs, truth))
-        return loss if math.isfinite(loss) else HOPELESS
-    losses = [float(functional.cross_entropy(outputs / t, truth)) for t in TEMPERATURES]
-    return min((loss for loss in losses if math.isfinite(loss)), default=HOPELESS)
 
 
 @dataclass(frozen=True)

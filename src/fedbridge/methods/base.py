@@ -6,12 +6,19 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedbridge.blocks import load_buffers, load_parameter_vector, parameter_vector
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from fedbridge.data.task import FederatedTask
     from fedbridge.federation import Federation, State
+    from fedbridge.needs import Need
+
+INNER = "model."
+"""How the names of the model's own tensors begin in a composed module."""
 
 
 @dataclass
@@ -46,14 +53,55 @@ class Method(ABC):
 
     Subclasses keep state nowhere else, so that a run can be stopped after any round and go on
     elsewhere to the same bits.
+
+    Attributes:
+        options: what the method takes besides the options of every run.
+        needs: what it needs beyond updates; an unmet need is an error before anything runs.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         self.federation = federation
         self.given = dict(options)
         self.state = federation.initial
+
+    @classmethod
+    def compose(cls, model: nn.Module, task: FederatedTask) -> nn.Module:
+        """What is trained: the model, or a module around it with a second model or a discriminator.
+
+        The model's parameters come first in such a module, under the name ``model``; called, it
+        answers as the target's own model does.
+        """
+        return model
+
+    @classmethod
+    def restore(cls, model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The module that a run of this method has delivered, without its parameters yet.
+
+        Args:
+            model: the model that the run's configuration names.
+            tensors: what was saved, for the sizes of what the method adds to the model.
+        """
+        return model
+
+    def deliver(self, model: nn.Module, state: State) -> nn.Module:
+        """A finished model for the target in ``model``, a copy of the initial one."""
+        own = {
+            name.removeprefix(INNER): value
+            for name, value in state.buffers.items()
+            if name.startswith(INNER) or not self.composed
+        }
+        load_parameter_vector(model, state.parameters[: parameter_vector(model).numel()])
+        if own:
+            load_buffers(model, own)
+        return model
+
+    @property
+    def composed(self) -> bool:
+        """Whether more than the model itself is trained."""
+        return type(self).compose.__func__ is not Method.compose.__func__  # type: ignore[attr-defined]
 
     def room(self) -> tuple[int, int]:
         """Starting points and jobs at a time that the engine must have room for."""

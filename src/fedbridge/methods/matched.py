@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge import rules
+from fedbridge import methods, rules
 from fedbridge.checks import check_beta
 from fedbridge.methods.ruled import RuleMethod
 
@@ -31,8 +31,7 @@ class TargetOnlyMatched(RuleMethod):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, {}, rules.get("target-only"))
         self.match = str(options.get("match", "auto"))
-        if self.match != "auto":
-            rules.get(self.match)
+        methods.class_of(self.match)
         beta = check_beta(options.get("beta", 0.5), federation.n_sources)
         self.step = 1.0 - float(beta.mean()) if self.match in FIXED_BETA else 1.0
 

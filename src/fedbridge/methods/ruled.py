@@ -12,6 +12,7 @@ from fedbridge.aggregate import apply_by_entries, combine
 from fedbridge.checks import check_beta
 from fedbridge.estimators import Estimate
 from fedbridge.evidence import Vectors, measure_evidence
+from fedbridge.jobs import SUPERVISED
 from fedbridge.methods.base import Method, Record
 from fedbridge.rules import AnyRule, CoordinateRule, Mix, Rule
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation import Federation, Gathered, State
     from fedbridge.geometry import Geometry
+    from fedbridge.objectives import Objective
 
 
 class RuleMethod(Method):
@@ -38,6 +40,7 @@ class RuleMethod(Method):
         self.keeps = weighs and settings.evidence == "init"
         self.borrows = weighs and settings.noise_from == "borrowed"
         self.kept: Mix | None = None
+        self.objective: Objective = SUPERVISED
 
     def room(self) -> tuple[int, int]:
         """Twice the jobs when clients probe as well."""
@@ -56,6 +59,7 @@ class RuleMethod(Method):
             source_noise=self.borrows,
             probe=self.probes,
             with_sources=not self.rule.alone,
+            objective=self.objective,
         )
         gathered_at = time.perf_counter()
         record = Record(failures=dict(trained.failures), seconds_train=gathered_at - begun)
@@ -160,19 +164,21 @@ def describe(
     record: Record, geometry: Geometry, mix: Mix | None, present: list[int], n_sources: int
 ) -> None:
     """Put what a person wants to see of a round into its record."""
-
-    def listed(values: Tensor) -> list[float | None]:
-        result: list[float | None] = [None] * n_sources
-        for index, value in zip(present, values.tolist(), strict=True):
-            result[index] = value
-        return result
-
     whole = geometry.whole()
-    record.cosine = listed(whole.cosine[0])
+    record.cosine = listed(whole.cosine[0], present, n_sources)
     if whole.noise is not None:
         estimate = Estimate.of(whole)
         record.sigma2 = estimate.sigma2
-        record.d2 = listed(estimate.d2)
+        record.d2 = listed(estimate.d2, present, n_sources)
     if mix is not None:
         sizes = torch.tensor(geometry.blocks.sizes, dtype=torch.float64)
-        record.beta = listed((sizes[:, None] * mix.beta).sum(0) / sizes.sum())
+        shares = (sizes[:, None] * mix.beta).sum(0) / sizes.sum()
+        record.beta = listed(shares, present, n_sources)
+
+
+def listed(values: Tensor, present: list[int], n_sources: int) -> list[float | None]:
+    """Numbers of the sources that were there as a list over all sources."""
+    result: list[float | None] = [None] * n_sources
+    for index, value in zip(present, values.tolist(), strict=True):
+        result[index] = value
+    return result

@@ -17,7 +17,7 @@ def check_fit(model: nn.Module, task: FederatedTask) -> None:
     """Run two samples through the model; nothing of the model or the random state changes."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError("Expected a model with parameters to train, but it has none.")
-    output = _try_out(model, task)
+    output = try_out(model, task)
     allowed: list[tuple[int, ...]] = [(2, task.outputs)]
     if task.kind == "regression" and task.target.y.ndim == 1:
         allowed.append((2,))
@@ -35,7 +35,8 @@ def check_fit(model: nn.Module, task: FederatedTask) -> None:
         )
 
 
-def _try_out(model: nn.Module, task: FederatedTask) -> object:
+def try_out(model: nn.Module, task: FederatedTask) -> object:
+    """What a model, or a part that takes its inputs, returns for two samples; it stays as it is."""
     site = task.target
     samples = site.x[:1].repeat(2, *(1 for _ in task.input_shape))
     if site.prepare is not None:
@@ -43,7 +44,7 @@ def _try_out(model: nn.Module, task: FederatedTask) -> object:
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return model.eval()(samples.to(next(model.parameters()).device))
+            return model.eval()(samples.to(next(model.parameters(), samples).device))
     except Exception as error:
         raise ModelError(
             f"Expected a model that takes batches of shape (n, "

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
+from fedbridge.blocks import trainable_parameters
 from fedbridge.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fedbridge.stretches import Stretches
 
 
 class SplitModel(nn.Module):
@@ -73,3 +76,20 @@ def split_model(model: nn.Module) -> tuple[nn.Module, nn.Module]:
             f"the two parts of your own model so."
         )
     return features, head
+
+
+def head_stretches(model: nn.Module) -> Stretches:
+    """Where the model's head lies in its flat parameter vector."""
+    _, head = split_model(model)
+    own = {id(parameter) for parameter in head.parameters()}
+    found: list[tuple[int, int]] = []
+    start = 0
+    for parameter in trainable_parameters(model):
+        end = start + parameter.numel()
+        if id(parameter) in own:
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+        start = end
+    return tuple(found)

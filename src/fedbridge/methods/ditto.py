@@ -1,0 +1,76 @@
+"""Ditto: a personal model for the target, held near the global one.
+
+The global model ``w`` is FedAvg's. Beside it the target trains its own,
+
+    min_v  f_T(v) + (λ/2) ‖v − w_t‖² ,
+
+with ``w_t`` the global model at the round's start. ``λ = 0`` is local training, a huge ``λ`` the
+global model.
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization,
+ICML 2021.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedbridge.checks import check_number
+from fedbridge.jobs import TARGET
+from fedbridge.methods.base import Record
+from fedbridge.methods.personal import PersonalMethod
+from fedbridge.objectives import Proximal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedbridge.federation import Federation
+
+PENALTY = 1.0
+
+
+class Ditto(PersonalMethod):
+    """A personal model of the target, pulled towards FedAvg's with strength ``penalty`` (1)."""
+
+    options: ClassVar[tuple[str, ...]] = ("penalty",)
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, options)
+        self.penalty = check_number("penalty", options.get("penalty", PENALTY), least=0)
+
+    def room(self) -> tuple[int, int]:
+        """All clients train the global model, the target its own besides."""
+        return 2, self.federation.n_sources + 2
+
+    def play(self, round: int) -> Record:
+        """A round of FedAvg, and one of the personal model beside it."""
+        federation, begun = self.federation, time.perf_counter()
+        present, failures = federation.present(round)
+        jobs = [federation.job(round, client, self.shared) for client in present]
+        has_target = TARGET in present
+        if has_target:
+            jobs.append(
+                federation.job(
+                    round,
+                    TARGET,
+                    self.state,
+                    slot=1,
+                    anchor=0,
+                    objective=Proximal(self.penalty),
+                )
+            )
+        outcomes, rows = federation.do(jobs, [self.shared, self.state])
+        together = outcomes[: len(present)]
+        federation.count_bytes(present, together)
+        failures |= federation.failures(round, present, together)
+        if has_target:
+            failures |= federation.failures(round, [TARGET], outcomes[-1:])
+        record = Record(failures=failures, seconds_train=time.perf_counter() - begun)
+        gathered = federation.sort(present, together, rows[: len(present)], failures)
+        self.shared = federation.averaged(self.shared, gathered)
+        if has_target and outcomes[-1].failure is None:
+            self.state = federation.trained(self.state, rows[len(jobs) - 1], outcomes[-1])
+        else:
+            record.notes.append("the target is missing: its model stays as it was")
+        return record

@@ -1,0 +1,34 @@
+"""FedProx: FedAvg whose clients do not stray far from the round's starting point.
+
+Every client minimises ``f_i(w) + (μ/2) ‖w − w_t‖²`` from the global model ``w_t``; the results are
+averaged by samples.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
+MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedbridge import rules
+from fedbridge.checks import check_number
+from fedbridge.methods.ruled import RuleMethod
+from fedbridge.objectives import Proximal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedbridge.federation import Federation
+
+PENALTY = 0.01
+
+
+class FedProx(RuleMethod):
+    """FedAvg with a pull of every client towards the global model, ``penalty`` 0.01."""
+
+    options: ClassVar[tuple[str, ...]] = ("penalty",)
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, {}, rules.get("fedavg"))
+        self.objective = Proximal(check_number("penalty", options.get("penalty", PENALTY), least=0))

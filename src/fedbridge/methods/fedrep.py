@@ -1,0 +1,140 @@
+"""FedRep: a body (representation) that all clients share, and a head of each client's own.
+
+In a round every client first trains its head ``h_i`` with the shared body ``φ`` held fixed, then
+the body with that head held fixed; the bodies are averaged by samples, the heads never leave their
+clients:
+
+    h_i ← argmin f_i(φ, h),    φ ← Σ_i (n_i / n) [φ − η ∇_φ f_i(φ, h_i)] .
+
+The target's model is the shared body with the target's head.
+
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized
+Federated Learning, ICML 2021.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from fedbridge.federation import State
+from fedbridge.jobs import TARGET
+from fedbridge.methods.base import Method, Record
+from fedbridge.models import head_stretches
+from fedbridge.needs import Need
+from fedbridge.settings import whole_number
+from fedbridge.stretches import complement, overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from fedbridge.federation import Federation
+    from fedbridge.jobs import Job, Outcome
+    from fedbridge.stretches import Stretches
+
+HEAD_PURPOSE = 200
+"""Batches of the head's training come in another order than those of the body's."""
+
+
+class FedRep(Method):
+    """A shared body and a local head; every client trains its head first, ``head_epochs`` (1)."""
+
+    options: ClassVar[tuple[str, ...]] = ("head_epochs",)
+    needs: ClassVar[tuple[Need, ...]] = (Need.FEATURES,)
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, options)
+        self.head_epochs = whole_number("head_epochs", options.get("head_epochs", 1), least=1)
+        self.head = head_stretches(federation.bench.model)
+        self.body = complement(self.head, federation.blocks.total)
+        federation.stays = self.head
+        self.heads = self._everyone(federation.initial)
+
+    def room(self) -> tuple[int, int]:
+        """Every client starts from its own head."""
+        return self.federation.n_sources + 1, self.federation.n_sources + 1
+
+    def begin(self, state: State) -> None:
+        """All heads start alike."""
+        super().begin(state)
+        self.heads = self._everyone(state)
+
+    def play(self, round: int) -> Record:
+        """Heads, then bodies, then the mean of the bodies."""
+        federation, begun = self.federation, time.perf_counter()
+        present, failures = federation.present(round)
+        record = Record(failures=failures)
+        if present:
+            starts = [self._state(client) for client in present]
+            heads, _ = self._phase(round, present, starts, self.head, record)
+            bodies, outcomes = self._phase(round, present, heads, self.body, record)
+            changes = torch.stack(
+                [new.parameters - old.parameters for new, old in zip(bodies, heads, strict=True)]
+            )
+            federation.count_bytes(present, outcomes)
+            self._keep_heads(present, heads, record)
+            gathered = federation.sort(present, outcomes, changes, record.failures)
+            moved = federation.averaged(self.state, gathered)
+            overwrite(moved.parameters, self.heads[TARGET], self.head)
+            self.state = moved
+        record.seconds_train = time.perf_counter() - begun
+        if TARGET not in present:
+            record.notes.append("the target is missing: its head stays as it was")
+        return record
+
+    def memory(self) -> dict[str, Tensor]:
+        """The heads of all clients."""
+        return {"heads": self.heads}
+
+    def remember(
+        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Give the clients their heads back."""
+        super().remember(state, memory, facts)
+        self.heads = memory["heads"]
+
+    def _everyone(self, state: State) -> Tensor:
+        """The same vector for every client; only its head's stretches count."""
+        return state.parameters.repeat(self.federation.n_sources + 1, 1)
+
+    def _state(self, client: int) -> State:
+        """The shared body with a client's head."""
+        parameters = self.state.parameters.clone()
+        overwrite(parameters, self.heads[client], self.head)
+        return State(parameters, self.state.buffers)
+
+    def _phase(
+        self, round: int, clients: list[int], states: list[State], moves: Stretches, record: Record
+    ) -> tuple[list[State], list[Outcome]]:
+        """All clients train one part of their models; those that fail stay where they were."""
+        federation = self.federation
+        jobs = [
+            self._job(round, client, state, slot, moves)
+            for slot, (client, state) in enumerate(zip(clients, states, strict=True))
+        ]
+        outcomes, rows = federation.do(jobs, states)
+        record.failures |= federation.failures(round, clients, outcomes)
+        after = [
+            state if outcome.failure else federation.trained(state, change, outcome)
+            for state, outcome, change in zip(states, outcomes, rows, strict=False)
+        ]
+        return after, outcomes
+
+    def _job(self, round: int, client: int, state: State, slot: int, moves: Stretches) -> Job:
+        plan = self.federation.plan(client, round)
+        if moves != self.head:
+            return self.federation.job(round, client, state, slot=slot, moves=moves)
+        plan = replace(plan, epochs=self.head_epochs * plan.epochs)
+        return self.federation.job(
+            round, client, state, slot=slot, moves=moves, plan=plan, purpose=HEAD_PURPOSE
+        )
+
+    def _keep_heads(self, clients: list[int], states: list[State], record: Record) -> None:
+        for client, state in zip(clients, states, strict=True):
+            if self.federation.name_of(client) not in record.failures:
+                overwrite(self.heads[client], state.parameters, self.head)

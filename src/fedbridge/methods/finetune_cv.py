@@ -1,0 +1,174 @@
+"""Fine-tuning, well tuned: every choice is made by cross-validated loss on the target's labels.
+
+Beside the source-only model there is the model at the method's start (after the warm-up): either
+may be fine-tuned. Learning rate ``η``, epochs ``e``, the start ``s`` and the interpolation
+``θ = s + p (fine-tuned − s)`` come from a grid,
+
+    argmin over (s, η, e, p) of Σ_k ℓ(fold k; trained on the other folds) ,
+
+with ``ℓ`` taken at the temperature that suits the model best. The choice is made anew every
+``choose_every`` rounds, since it costs a training per fold, start and learning rate; in between the
+last choice is applied to the newest model. It costs the sources nothing beyond source-only, and
+every claim of a federated method has to face it.
+
+Longer trainings go on from shorter ones, each stage with a fresh optimiser.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from fedbridge.federation import State
+from fedbridge.jobs import TARGET
+from fedbridge.methods.finetune import FinetuneOffline
+from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
+from fedbridge.settings import whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fedbridge.federation import Federation
+    from fedbridge.methods.base import Record
+
+LR_FACTORS = (0.02, 0.1, 0.4, 1.0)
+"""Learning rates to try, as factors of the target's own."""
+
+EPOCHS = (3, 10, 30, 80)
+PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+STARTS = ("begin", "shared")
+CHOOSE_EVERY = 5
+PURPOSE = 300
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How to fine-tune: from where, how fast, how long, and how much of the result to take."""
+
+    start: str
+    lr_factor: float
+    epochs: int
+    part: float
+
+    def __str__(self) -> str:
+        """As the history shows it."""
+        return (
+            f"{self.part:.0%} of {self.epochs} epochs from {self.start} at lr x {self.lr_factor:g}"
+        )
+
+
+class FinetuneCv(FinetuneOffline):
+    """Fine-tuning with learning rate, length, start and interpolation by cross-validation."""
+
+    options: ClassVar[tuple[str, ...]] = ("folds", "choose_every")
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, options)
+        self.rows = labelled_rows(federation)
+        self.folds = deal_folds(federation, options.get("folds", FOLDS))
+        self.choose_every = whole_number(
+            "choose_every", options.get("choose_every", CHOOSE_EVERY), least=1
+        )
+        self.first = federation.initial
+        self.choice = Choice("shared", LR_FACTORS[0], EPOCHS[0], 0.0)
+
+    def room(self) -> tuple[int, int]:
+        """Sources train by themselves; then all folds of one learning rate at a time."""
+        trainings = len(STARTS) * len(self.folds)
+        return trainings, trainings
+
+    def begin(self, state: State) -> None:
+        """Remember where the method began."""
+        super().begin(state)
+        self.first = state
+
+    def adapt(self, round: int, record: Record) -> None:
+        """Choose if it is time to, then fine-tune as chosen."""
+        if len(self.rows) > 1 and (round - 1) % self.choose_every == 0:
+            losses = self._losses(round)
+            self.choice = min(losses, key=losses.__getitem__)
+            record.extra["held_out_loss"] = losses[self.choice]
+        record.extra["choice"] = str(self.choice)
+        start = self._start(self.choice.start)
+        end = start
+        for stage in self._stages(self.choice.epochs):
+            end = self._train(round, [end], self.choice.lr_factor, stage, [self.rows])[0]
+        self.state = interpolated(start, end, self.choice.part)
+
+    def memory(self) -> dict[str, Tensor]:
+        """The global model and the one at the start."""
+        return super().memory() | self.first.tensors("first.")
+
+    def facts(self) -> dict[str, Any]:
+        """The last choice."""
+        return {"choice": asdict(self.choice)}
+
+    def remember(
+        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Take both models and the choice up again."""
+        super().remember(state, memory, facts)
+        self.first = State.of_tensors(memory, "first.")
+        self.choice = Choice(**facts["choice"])
+
+    def _start(self, name: str) -> State:
+        return self.first if name == "begin" else self.shared
+
+    def _losses(self, round: int) -> dict[Choice, float]:
+        """Cross-validated loss of the whole grid."""
+        losses: dict[Choice, float] = {}
+        kept = [without(self.rows, fold) for fold in self.folds] * len(STARTS)
+        starts = [self._start(name) for name in STARTS for _ in self.folds]
+        for factor in LR_FACTORS:
+            models = starts
+            for epochs, stage in zip(EPOCHS, self._stages(EPOCHS[-1]), strict=True):
+                models = self._train(round, models, factor, stage, kept)
+                for index, name in enumerate(STARTS):
+                    own = slice(index * len(self.folds), (index + 1) * len(self.folds))
+                    for part in PARTS:
+                        tried = [
+                            interpolated(start, end, part)
+                            for start, end in zip(starts[own], models[own], strict=True)
+                        ]
+                        loss = held_out_loss(self.federation, tried, self.folds)
+                        losses[Choice(name, factor, epochs, part)] = loss
+        return losses
+
+    def _stages(self, epochs: int) -> list[int]:
+        """How many epochs each stage adds, up to so many in all."""
+        return [long - short for short, long in pairwise((0, *EPOCHS)) if long <= epochs]
+
+    def _train(
+        self,
+        round: int,
+        starts: Sequence[State],
+        lr_factor: float,
+        epochs: int,
+        rows: Sequence[Tensor],
+    ) -> list[State]:
+        """One stage of the target's training from each start; a start that fails is left as is."""
+        federation = self.federation
+        plan = federation.plan(TARGET, round)
+        plan = replace(plan, lr=plan.lr * lr_factor, epochs=epochs, steps=None)
+        jobs = [
+            federation.job(
+                round, TARGET, state, slot=slot, rows=own, plan=plan, purpose=PURPOSE + epochs
+            )
+            for slot, (state, own) in enumerate(zip(starts, rows, strict=True))
+        ]
+        outcomes, changes = federation.do(jobs, list(starts))
+        return [
+            state if outcome.failure else federation.trained(state, change, outcome)
+            for state, outcome, change in zip(starts, outcomes, changes, strict=True)
+        ]
+
+
+def interpolated(start: State, end: State, part: float) -> State:
+    """The model so far along the way; buffers are the start's at its very beginning only."""
+    parameters = torch.lerp(start.parameters, end.parameters, part)
+    return State(parameters, end.buffers if part > 0 else start.buffers)

@@ -1,0 +1,191 @@
+"""kNN-Per: FedAvg's model, corrected by the target's own rows that look alike.
+
+The target keeps the features ``φ(x_j)`` of its labelled rows under the FedAvg model. For a new
+``x`` the ``k`` nearest of them vote, near ones more,
+
+    p_knn(y | x) ∝ Σ_j 1[y_j = y] exp(−‖φ(x) − φ(x_j)‖² / s) ,
+    p(y | x) = λ p_knn(y | x) + (1 − λ) p_model(y | x) ,
+
+with ``s`` the mean squared distance of a stored row to its ``k`` nearest. ``λ`` is taken from a
+grid by the loss of the target's labelled rows, each judged without itself in the store
+(leave-one-out); test rows have no say. ``λ = 0`` is FedAvg.
+
+Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization,
+ICML 2022. There ``s`` is a constant; ours follows the scale of the features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbridge import rules
+from fedbridge.checks import check_number
+from fedbridge.federation import State
+from fedbridge.methods.ruled import RuleMethod
+from fedbridge.models import split_model, try_out
+from fedbridge.needs import Need
+from fedbridge.settings import whole_number
+from fedbridge.training import one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.federation import Federation
+    from fedbridge.methods.base import Record
+
+NEIGHBOURS = 10
+GRID = tuple(step / 10 for step in range(11))
+STORE = ("keys", "votes", "share", "scale", "neighbours")
+TINY = 1e-12
+FAR = 1e3
+"""Where rows that are set aside for validation lie in the store: too far to vote."""
+
+
+class Memorising(nn.Module):
+    """A model and the store of the target's rows; in training the model alone."""
+
+    keys: Tensor
+    votes: Tensor
+    share: Tensor
+    scale: Tensor
+    neighbours: Tensor
+
+    def __init__(self, model: nn.Module, keys: Tensor, votes: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("keys", torch.zeros_like(keys))
+        self.register_buffer("votes", torch.zeros_like(votes))
+        self.register_buffer("share", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("neighbours", torch.ones((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities of the mixture."""
+        features, head = split_model(self.model)
+        seen = features(x)
+        outputs = cast("Tensor", head(seen))
+        if self.training:
+            return outputs
+        distances = torch.cdist(seen.flatten(1).double(), self.keys.double()).square()
+        near = vote(distances, self.votes, int(self.neighbours), float(self.scale))
+        return blend(outputs, near, float(self.share))
+
+
+def vote(distances: Tensor, votes: Tensor, neighbours: int, scale: float) -> Tensor:
+    """Probabilities of the classes by the nearest stored rows.
+
+    Args:
+        distances: (n, stored) squared distances.
+        votes: (stored, classes) one-hot labels.
+        neighbours: how many vote.
+        scale: squared distance at which a vote counts a factor e less.
+    """
+    nearest, which = distances.topk(min(neighbours, distances.shape[1]), largest=False, sorted=True)
+    weights = functional.softmax(-nearest / scale, dim=1)
+    chosen = votes.to(weights.dtype)[which]
+    return (weights[:, :, None] * chosen).sum(1)
+
+
+def blend(outputs: Tensor, near: Tensor, share: float) -> Tensor:
+    """Logarithm of ``share · near + (1 − share) · softmax(outputs)``."""
+    own = functional.softmax(outputs.double(), dim=1)
+    return torch.log((1 - share) * own + share * near + TINY).to(outputs.dtype)
+
+
+class KnnPer(RuleMethod):
+    """FedAvg and a vote of the ``neighbours`` (10) nearest labelled rows of the target."""
+
+    options: ClassVar[tuple[str, ...]] = ("neighbours", "share")
+    needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES)
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, {}, rules.get("fedavg"))
+        count = whole_number("neighbours", options.get("neighbours", NEIGHBOURS), least=1)
+        self.neighbours = count
+        share = options.get("share")
+        self.share = None if share is None else check_number("share", share, least=0, most=1)
+        federation.buffers_stay = frozenset(STORE)
+
+    @classmethod
+    def compose(cls, model: nn.Module, task: FederatedTask) -> nn.Module:
+        """The model with room for the features of the target's labelled rows."""
+        assert task.n_classes is not None
+        features, _ = split_model(model)
+        width = cast("Tensor", try_out(features, task)).flatten(1).shape[1]
+        rows = len(task.target)
+        return Memorising(model, torch.zeros(rows, width), torch.zeros(rows, task.n_classes))
+
+    @classmethod
+    def restore(cls, model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The same from a saved run."""
+        return Memorising(model, tensors["keys"], tensors["votes"])
+
+    def deliver(self, model: nn.Module, state: State) -> nn.Module:
+        """The model with its store."""
+        module = Memorising(model, state.buffers["keys"], state.buffers["votes"])
+        super().deliver(model, state)
+        for name in STORE:
+            getattr(module, name).copy_(state.buffers[name])
+        return module
+
+    def play(self, round: int) -> Record:
+        """A round of FedAvg, then the store and the mixing weight anew."""
+        record = super().play(round)
+        with one_thread():
+            store = self._remember_rows()
+        self.state = State(self.state.parameters, {**self.state.buffers, **store})
+        record.extra["share"] = float(store["share"])
+        return record
+
+    def _remember_rows(self) -> dict[str, Tensor]:
+        """Features and labels of the target's rows, their scale, and the weight of the vote."""
+        federation, site = self.federation, self.federation.task.target
+        assert federation.task.n_classes is not None
+        rows = federation.target_rows
+        used = site if rows is None else replace(site, x=site.x[rows], y=site.y[rows])
+        keys = federation.predict(self.state, used, _features)
+        outputs = federation.predict(self.state, used, _outputs)
+        votes = functional.one_hot(used.y, federation.task.n_classes).float()
+        distances = torch.cdist(keys.double(), keys.double()).square()
+        distances.fill_diagonal_(torch.inf)
+        nearest = distances.topk(min(self.neighbours, max(1, len(used) - 1)), largest=False).values
+        known = nearest[nearest.isfinite()]
+        scale = max(float(known.mean()) if len(known) else 1.0, TINY)
+        share = self.share
+        if share is None:
+            share = self._best(distances, votes, outputs, scale)
+        spare = len(site) - len(used)
+        return {
+            "keys": functional.pad(
+                keys, (0, 0, 0, spare), value=FAR * (1 + float(keys.abs().max()))
+            ),
+            "votes": functional.pad(votes, (0, 0, 0, spare)),
+            "share": torch.tensor(share, dtype=torch.float32),
+            "scale": torch.tensor(scale, dtype=torch.float32),
+            "neighbours": torch.tensor(min(self.neighbours, len(used))),
+        }
+
+    def _best(self, distances: Tensor, votes: Tensor, outputs: Tensor, scale: float) -> float:
+        """The weight with the smallest leave-one-out loss; one row alone cannot be left out."""
+        if len(votes) < 2:
+            return 0.0
+        count = min(self.neighbours, len(votes) - 1)
+        near = vote(distances, votes, count, scale)
+        labels = votes.argmax(1)
+        losses = [float(functional.nll_loss(blend(outputs, near, share), labels)) for share in GRID]
+        return GRID[losses.index(min(losses))]
+
+
+def _features(module: nn.Module, x: Tensor) -> Tensor:
+    features, _ = split_model(cast("Memorising", module).model)
+    return cast("Tensor", features(x)).flatten(1)
+
+
+def _outputs(module: nn.Module, x: Tensor) -> Tensor:
+    return cast("Tensor", cast("Memorising", module).model(x))

@@ -1,0 +1,79 @@
+"""What methods share that let sources train for the target's unlabelled rows."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedbridge.blocks import pooled_buffers
+from fedbridge.federation import State
+from fedbridge.jobs import SUPERVISED, TARGET
+from fedbridge.methods.base import Method, Record
+from fedbridge.needs import Need
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.data.task import Site
+    from fedbridge.federation import Gathered
+    from fedbridge.objectives import Objective
+
+
+class UnsupervisedMethod(Method):
+    """Sources train, then the target's unlabelled rows say what each of them is worth."""
+
+    @abstractmethod
+    def learn(self, round: int, trained: Gathered, models: list[State], record: Record) -> None:
+        """Move the model by what the sources have sent: their ``models`` and reports."""
+
+    def objective(self, round: int) -> tuple[Objective, tuple[int, ...]]:
+        """What sources minimise, and the sites that lie beside them."""
+        return SUPERVISED, ()
+
+    @property
+    def unlabelled(self) -> Site:
+        """The target's rows without labels."""
+        return self.federation.bench.sites[self.federation.site_for(Need.UNLABELLED)]
+
+    def play(self, round: int) -> Record:
+        """Train the sources and learn from them; without the target nobody could."""
+        federation, begun = self.federation, time.perf_counter()
+        present, failures = federation.present(round)
+        record = Record(failures=failures)
+        if TARGET not in present:
+            record.notes.append("the target is missing: the model stays as it was")
+            return record
+        objective, beside = self.objective(round)
+        trained, _ = federation.gather(
+            round,
+            self.state,
+            noise="none",
+            with_target=False,
+            objective=objective,
+            beside=beside,
+        )
+        record.failures |= trained.failures
+        record.seconds_train = time.perf_counter() - begun
+        if not trained.sources:
+            record.notes.append("no source is there: the model stays as it was")
+            return record
+        models = [
+            federation.trained(self.state, row, outcome)
+            for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
+        ]
+        self.learn(round, trained, models, record)
+        record.seconds_aggregate = time.perf_counter() - begun - record.seconds_train
+        return record
+
+    def mix(self, models: Sequence[State], shares: Sequence[float]) -> None:
+        """Move to the mean of models by their shares (sum 1), statistics of BatchNorm pooled."""
+        parameters = torch.zeros_like(self.state.parameters)
+        for model, share in zip(models, shares, strict=True):
+            parameters.add_(model.parameters, alpha=share)
+        buffers = self.state.buffers
+        if self.federation.settings.buffers != "keep":
+            buffers = pooled_buffers([model.buffers for model in models], shares)
+        self.state = State(parameters, buffers)

@@ -1,0 +1,99 @@
+"""What a client minimises: the loss on its labels, or what a method puts in its place.
+
+A method that needs another loss, a second batch or a second model writes an ``Objective``; the
+training loop, the engines, seeds and failures stay those of ``training``. Objectives travel to
+worker processes: they are frozen dataclasses that hold settings and small tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of one site, ready for the model.
+
+    Attributes:
+        x: the prepared inputs.
+        y: their labels (meaningless for rows that have none).
+        rows: which rows of the site they are.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+
+
+@dataclass
+class Desk:
+    """All that an objective may look at in one step of a client's training.
+
+    Attributes:
+        module: the model, or what the method composed around it.
+        flat: its trainable parameters as one vector; a loss may depend on it directly.
+        anchor: another parameter vector that the job named.
+        loss_of: the task's loss of outputs and labels.
+        own: the client's batch.
+        beside: a batch of every site that the job named besides.
+        lr: learning rate of the step.
+        step: number of the step, from 0.
+        steps: how many there are.
+        told: what the objective wants to report to the method; the last values count.
+    """
+
+    module: nn.Module
+    flat: nn.Parameter
+    anchor: Tensor | None
+    loss_of: Callable[[Tensor, Tensor], Tensor]
+    own: Batch
+    beside: tuple[Batch, ...]
+    lr: float
+    step: int
+    steps: int
+    told: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(ABC):
+    """A loss over what is on the desk."""
+
+    @abstractmethod
+    def __call__(self, desk: Desk) -> Tensor:
+        """The loss to take one step on."""
+
+    def settle(self, desk: Desk) -> None:  # noqa: B027 (most objectives have nothing to settle)
+        """Put things right after the step, such as a parameter that must stay in an interval."""
+
+
+@dataclass(frozen=True)
+class Supervised(Objective):
+    """The task's loss on the client's own labels."""
+
+    def __call__(self, desk: Desk) -> Tensor:
+        """ℓ(f(x), y)."""
+        return desk.loss_of(desk.module(desk.own.x), desk.own.y)
+
+
+@dataclass(frozen=True)
+class Proximal(Supervised):
+    """The same with a pull towards the anchor ``a``: ``ℓ(θ) + (λ/2) ‖θ − a‖²``.
+
+    The pull is an implicit step, ``θ ← (θ + ηλ a) / (1 + ηλ)`` after the step ``η`` on the loss:
+    it is stable for every penalty, and an infinite one leaves the anchor.
+    """
+
+    penalty: float
+
+    def settle(self, desk: Desk) -> None:
+        """Pull."""
+        assert desk.anchor is not None
+        force = desk.lr * self.penalty
+        desk.flat.lerp_(desk.anchor, force / (1 + force) if math.isfinite(force) else 1.0)

@@ -1,0 +1,112 @@
+"""Fine-tuning: what it starts from, and that choices never see the rows they are judged on."""
+
+import torch
+from small import blobs, federation, method, same_model
+
+import fedbridge as fb
+from fedbridge.methods.base import Record
+from fedbridge.methods.finetune_cv import Choice, interpolated
+
+QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
+
+
+def hostile(**options):
+    task = blobs(sources=2, **options)
+    for site in task.sources:
+        site.y.copy_((site.y + 1) % 3)
+    return task
+
+
+class TestOffline:
+    def test_starts_from_the_sources_model_of_every_round(self):
+        fed = federation(method="finetune-offline")
+        playing = method("finetune-offline", fed, finetune_epochs=2)
+        playing.play(1)
+        gathered, _ = fed.gather(1, fed.initial, noise="none", with_target=False)
+        torch.testing.assert_close(
+            playing.shared.parameters, fed.averaged(fed.initial, gathered).parameters
+        )
+        before = playing.shared
+        playing.play(2)
+        gathered, _ = fed.gather(2, before, noise="none", with_target=False)
+        torch.testing.assert_close(
+            playing.shared.parameters, fed.averaged(before, gathered).parameters
+        )
+
+    def test_more_epochs_fit_the_targets_labels_better(self):
+        def loss(epochs):
+            fed = federation(hostile(), method="finetune-offline")
+            playing = method("finetune-offline", fed, finetune_epochs=epochs)
+            playing.play(1)
+            return fed.evaluate(playing.state, fed.task.target).loss
+
+        assert loss(50) < loss(5) < loss(1)
+
+
+class TestCrossValidated:
+    def test_keeps_the_sources_model_where_it_is_the_best(self):
+        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 6})
+        plain = fb.run(blobs(), "source-only", **{**QUICK, "rounds": 6})
+        assert result.accuracy >= plain.accuracy - 2
+
+    def test_leaves_sources_with_other_labels_behind(self):
+        task = hostile(target_rows=30)
+        tuned = fb.run(task, "finetune-cv", **QUICK)
+        alone = fb.run(task, "target-only", **{**QUICK, "rounds": 30})
+        assert not tuned.history[-1]["choice"].startswith("0%")
+        assert tuned.accuracy > alone.accuracy - 10
+
+    def test_no_fold_is_judged_by_a_model_that_saw_it(self, monkeypatch):
+        fed = federation(method="finetune-cv")
+        playing = method("finetune-cv", fed, folds=3)
+        seen = []
+        train = type(playing)._train
+
+        def watched(self, round, starts, lr_factor, epochs, rows):
+            seen.append([set(own.tolist()) for own in rows])
+            return train(self, round, starts, lr_factor, epochs, rows)
+
+        monkeypatch.setattr(type(playing), "_train", watched)
+        playing.adapt(1, Record())
+        folds = [set(fold.tolist()) for fold in playing.folds]
+        for rows in seen[:-1]:
+            if len(rows) > 1:
+                assert all(not own & fold for own, fold in zip(rows, folds * 2, strict=True))
+
+    def test_chooses_every_few_rounds_and_applies_the_choice_in_between(self):
+        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 4}, choose_every=3)
+        assert [("held_out_loss" in line) for line in result.history] == [True, False, False, True]
+        choices = [line["choice"] for line in result.history]
+        assert choices[0] == choices[1] == choices[2]
+
+    def test_nothing_of_the_way_is_the_start(self):
+        fed = federation(method="finetune-cv")
+        playing = method("finetune-cv", fed)
+        end = fed.initial.moved(torch.ones(fed.blocks.total))
+        assert torch.equal(interpolated(fed.initial, end, 0).parameters, fed.initial.parameters)
+        playing.choice = Choice("begin", 1.0, 3, 0.0)
+        playing.choose_every = 100
+        playing.adapt(2, Record())
+        assert torch.equal(playing.state.parameters, fed.initial.parameters)
+
+
+class TestOracle:
+    def test_with_all_labels_known_is_target_only(self):
+        options = {**QUICK}
+        oracle, alone = (fb.run(blobs(), name, **options) for name in ("oracle", "target-only"))
+        # the same rows and plan; only the order of the batches differs
+        assert abs(oracle.accuracy - alone.accuracy) < 20
+
+    def test_trains_on_labels_that_others_do_not_have(self):
+        task = blobs(shift=3.0, target_rows=150, n_target=6)
+        options = {**QUICK, "rounds": 10}
+        oracle, alone = (fb.run(task, name, **options) for name in ("oracle", "target-only"))
+        assert oracle.accuracy > alone.accuracy
+        assert oracle.history[-1]["bytes_up"] == 0
+
+
+def test_delivers_a_plain_model():
+    for name in ("finetune-offline", "finetune-cv", "ditto", "apfl"):
+        first, second = (fb.run(blobs(), name, **QUICK).model for _ in range(2))
+        assert same_model(first, second)
+        assert type(first).__name__ == "SplitModel"

@@ -1,0 +1,219 @@
+"""Personalised methods at their limits, where each is something simpler."""
+
+import pytest
+import torch
+from small import Normed, blobs, federation, method, same_model
+
+import fedbridge as fb
+from fedbridge.errors import OptionError
+from fedbridge.methods.base import Record
+from fedbridge.methods.knn_per import blend, vote
+from fedbridge.models import head_stretches
+from fedbridge.stretches import complement
+
+QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
+
+
+def parameters(result):
+    return torch.cat([p.detach().flatten() for p in result.model.parameters()])
+
+
+def run(name, task=None, **options):
+    return fb.run(blobs(shift=0.5) if task is None else task, name, **{**QUICK, **options})
+
+
+class TestDitto:
+    def test_without_a_penalty_is_local_training(self):
+        assert same_model(run("ditto", penalty=0).model, run("target-only").model)
+
+    @pytest.mark.parametrize("penalty", [1e12, 1e300])
+    def test_with_a_huge_penalty_is_the_global_model_of_the_rounds_start(self, penalty):
+        ditto = run("ditto", penalty=penalty, rounds=4)
+        torch.testing.assert_close(parameters(ditto), parameters(run("fedavg", rounds=3)))
+
+    def test_lies_between_the_two(self):
+        ends = [parameters(run("ditto", penalty=p)) for p in (0, 1e12)]
+        middle = parameters(run("ditto", penalty=3.0))
+        width = (ends[0] - ends[1]).norm()
+        assert 0 < (middle - ends[0]).norm() < width
+        assert 0 < (middle - ends[1]).norm() < width
+
+    @pytest.mark.parametrize("wrong", [-1, "much", float("nan"), True])
+    def test_refuses_a_penalty_that_is_none(self, wrong):
+        with pytest.raises(OptionError, match="penalty"):
+            run("ditto", penalty=wrong)
+
+
+class TestFedProx:
+    def test_without_a_penalty_is_fedavg(self):
+        assert same_model(run("fedprox", penalty=0).model, run("fedavg").model)
+
+    def test_with_a_huge_penalty_stays_where_it_is(self):
+        fed = federation(method="fedprox")
+        playing = method("fedprox", fed, penalty=1e12)
+        playing.play(1)
+        torch.testing.assert_close(playing.state.parameters, fed.initial.parameters)
+
+    def test_clients_stray_less(self):
+        def strayed(penalty):
+            fed = federation(method="fedprox")
+            playing = method("fedprox", fed, penalty=penalty)
+            playing.play(1)
+            return float((playing.state.parameters - fed.initial.parameters).norm())
+
+        assert strayed(5.0) < strayed(1.0) < strayed(0)
+
+
+class TestFedRep:
+    def test_never_sends_its_head(self):
+        fed = federation(model="mlp:8", method="fedrep")
+        head = sum(end - start for start, end in head_stretches(fed.bench.model))
+        assert head == 8 * 3 + 3
+        method("fedrep", fed).play(1)
+        body = 4 * (fed.blocks.total - head)
+        assert fed.bytes_up == fed.bytes_down == 4 * body
+
+    def test_shares_the_body_and_keeps_heads_apart(self):
+        fed = federation(model="mlp:8", method="fedrep")
+        playing = method("fedrep", fed)
+        playing.play(1)
+        (start, end), *_ = head_stretches(fed.bench.model)
+        heads = playing.heads[:, start:end]
+        assert all(not torch.equal(heads[0], other) for other in heads[1:])
+        assert torch.equal(playing.state.parameters[start:end], heads[0])
+
+    def test_the_body_moves_by_the_mean_of_the_clients_by_samples(self):
+        fed = federation(blobs(sources=2, rows=30), model="mlp:8", method="fedrep")
+        playing = method("fedrep", fed)
+        body = complement(playing.head, fed.blocks.total)
+        clients = [0, 1, 2]
+        starts = [playing._state(client) for client in clients]
+        heads, _ = playing._phase(1, clients, starts, playing.head, Record())
+        bodies, _ = playing._phase(1, clients, heads, playing.body, Record())
+        change = torch.stack(
+            [b.parameters - h.parameters for b, h in zip(bodies, heads, strict=True)]
+        )
+        expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ change
+        playing.play(1)
+        moved = playing.state.parameters - fed.initial.parameters
+        for start, end in body:
+            torch.testing.assert_close(moved[start:end], expected[start:end])
+
+    def test_each_phase_moves_its_own_part_only(self):
+        fed = federation(model="mlp:8", method="fedrep")
+        playing = method("fedrep", fed)
+        start = playing._state(0)
+        (after,), _ = playing._phase(1, [0], [start], playing.head, Record())
+        change = after.parameters - start.parameters
+        (first, last), *_ = playing.head
+        assert bool((change[first:last] != 0).any())
+        assert not bool(change[:first].any())
+
+
+class TestApfl:
+    def test_mixing_one_is_local_training(self):
+        torch.testing.assert_close(
+            parameters(run("apfl", mixing=1)), parameters(run("target-only"))
+        )
+
+    def test_mixing_zero_is_fedavg(self):
+        torch.testing.assert_close(parameters(run("apfl", mixing=0)), parameters(run("fedavg")))
+
+    def test_the_delivered_model_answers_as_the_mixture_did(self):
+        result = run("apfl", mixing=0.3)
+        task = blobs(shift=0.5)
+        accuracy = (result.model(task.test.x).argmax(1) == task.test.y).float().mean() * 100
+        assert result.history[-1]["accuracy"] == pytest.approx(float(accuracy))
+
+    def test_fixed_mixing_stays_and_adaptive_mixing_moves_within_its_limits(self):
+        assert {line["mixing"] for line in run("apfl", mixing=0.25).history} == {0.25}
+        learned = [line["mixing"] for line in run("apfl", adaptive=True, rounds=6, lr=0.5).history]
+        assert all(0 <= mixing <= 1 for mixing in learned)
+        assert len(set(learned)) > 1
+
+    def test_adaptive_mixing_turns_to_the_local_model_when_sources_mislead(self):
+        task = blobs(sources=2, target_rows=60)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        misled = run("apfl", task, adaptive=True, rounds=8, lr=0.3).history[-1]["mixing"]
+        helped = run("apfl", blobs(sources=2), adaptive=True, rounds=8, lr=0.3).history[-1][
+            "mixing"
+        ]
+        assert misled > 0.5
+        assert misled > helped
+
+    def test_its_local_model_never_leaves(self):
+        fed = federation(model="mlp:8", method="apfl")
+        method("apfl", fed).play(1)
+        assert fed.bytes_up == 4 * 4 * (fed.blocks.total - 1) // 2
+
+    def test_keeps_batch_norm_statistics_of_both_models(self):
+        result = fb.run(blobs(), "apfl", **{**QUICK, "model": Normed()})
+        assert torch.isfinite(result.model.norm.running_mean).all()
+
+    @pytest.mark.parametrize("wrong", [{"mixing": 1.5}, {"adaptive": "yes"}])
+    def test_checks_its_options(self, wrong):
+        with pytest.raises(OptionError, match=r"mixing|adaptive"):
+            run("apfl", **wrong)
+
+
+class TestKnnPer:
+    def test_at_weight_zero_is_fedavg(self):
+        knn, fedavg = run("knn-per", share=0), run("fedavg")
+        assert torch.equal(
+            torch.cat([p.detach().flatten() for p in knn.model.model.parameters()]),
+            parameters(fedavg),
+        )
+        for ours, theirs in zip(knn.history, fedavg.history, strict=True):
+            assert ours["accuracy"] == theirs["accuracy"]
+            assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+
+    def test_the_vote_is_a_weighted_count_of_the_nearest(self):
+        distances = torch.tensor([[0.0, 1.0, 9.0]], dtype=torch.float64)
+        votes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        near = vote(distances, votes, 2, 1.0)
+        weight = 1 / (1 + torch.e**-1)
+        torch.testing.assert_close(near, torch.tensor([[weight, 1 - weight]], dtype=torch.float64))
+
+    def test_the_mixture_is_one_of_probabilities(self):
+        outputs = torch.tensor([[2.0, -1.0]])
+        near = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+        mixed = blend(outputs, near, 0.25).exp()
+        expected = 0.75 * outputs.softmax(1) + 0.25 * near.float()
+        torch.testing.assert_close(mixed, expected)
+
+    def test_own_rows_win_where_sources_have_other_labels(self):
+        task = blobs(sources=2, target_rows=60)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        knn, fedavg = (run(name, task, rounds=5) for name in ("knn-per", "fedavg"))
+        assert knn.history[-1]["share"] > 0.5
+        assert knn.accuracy > fedavg.accuracy + 30
+
+    def test_the_weight_is_chosen_without_the_test_rows(self):
+        task = blobs(shift=0.5)
+        before = [line["share"] for line in run("knn-per", task).history]
+        task.test.y.copy_((task.test.y + 1) % 3)
+        assert [line["share"] for line in run("knn-per", task).history] == before
+
+    def test_the_store_never_leaves_the_target(self):
+        sent = []
+        for name in ("knn-per", "fedavg"):
+            fed = federation(model="mlp:8", method=name)
+            method(name, fed).play(1)
+            sent.append((fed.bytes_up, fed.bytes_down))
+        assert sent[0] == sent[1]
+
+    def test_rows_set_aside_for_validation_have_no_vote(self):
+        fed = federation(model="mlp:8", method="knn-per", early_stopping=2)
+        playing = method("knn-per", fed)
+        playing.play(1)
+        kept = len(fed.target_rows)
+        assert float(playing.state.buffers["votes"].sum()) == kept < len(fed.task.target)
+        assert bool(torch.isfinite(fed.predict(playing.state, fed.task.test)).all())
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedrep", "apfl", "knn-per", "finetune-offline"])
+def test_works_with_one_source_and_one_batch(name):
+    task = blobs(sources=1)
+    assert run(name, task, batch_size=64).accuracy is not None

@@ -1,0 +1,75 @@
+"""Objectives: the training loop minimises what they say, and moves only what may move."""
+
+from dataclasses import dataclass
+
+import torch
+from small import blobs, federation
+
+from fedbridge.jobs import TARGET
+from fedbridge.objectives import Objective, Proximal
+
+
+def change_of(fed, **job):
+    outcomes, rows = fed.do([fed.job(1, TARGET, fed.initial, **job)], [fed.initial])
+    assert outcomes[0].failure is None, outcomes[0].failure
+    return rows[0].clone(), outcomes[0]
+
+
+@dataclass(frozen=True)
+class Shrink(Objective):
+    """Half the squared length of the parameters, with no look at any row."""
+
+    def __call__(self, desk):
+        desk.told["length"] = desk.flat.detach().norm()
+        return desk.flat.square().sum() / 2
+
+
+@dataclass(frozen=True)
+class SeesBeside(Objective):
+    def __call__(self, desk):
+        desk.told["sums"] = torch.stack([batch.x.sum() for batch in desk.beside])
+        desk.told["count"] = torch.tensor(len(desk.beside))
+        return desk.module(desk.own.x).square().sum()
+
+
+def test_a_loss_may_depend_on_the_parameters_directly():
+    fed = federation(lr=0.5, steps_target=1)
+    change, outcome = change_of(fed, objective=Shrink())
+    torch.testing.assert_close(change, -0.5 * fed.initial.parameters)
+    torch.testing.assert_close(outcome.told["length"], fed.initial.parameters.norm())
+
+
+def test_a_proximal_step_is_the_implicit_one():
+    fed = federation(lr=0.5, steps_target=1)
+    plain, _ = change_of(fed)
+    pulled, _ = change_of(fed, objective=Proximal(3.0), anchor=0)
+    torch.testing.assert_close(pulled, plain / (1 + 0.5 * 3.0))
+
+
+def test_an_endless_penalty_leaves_the_anchor():
+    fed = federation(lr=0.5)
+    pulled, _ = change_of(fed, objective=Proximal(1e308), anchor=0)
+    torch.testing.assert_close(pulled, torch.zeros_like(pulled))
+
+
+def test_only_the_named_stretches_move():
+    fed = federation(weight_decay=0.1, optimizer="adam")
+    change, _ = change_of(fed, moves=((1, 3),))
+    assert bool((change[1:3] != 0).all())
+    assert not bool(change[:1].any())
+    assert not bool(change[3:].any())
+
+
+def test_batches_of_other_sites_lie_beside_the_own():
+    fed = federation(blobs(sources=2))
+    _, outcome = change_of(fed, objective=SeesBeside(), beside=(1, 2))
+    assert int(outcome.told["count"]) == 2
+    assert float(outcome.told["sums"][0]) != float(outcome.told["sums"][1])
+
+
+def test_a_failing_objective_is_the_clients_failure_and_nobody_elses():
+    fed = federation()
+    jobs = [fed.job(1, 1, fed.initial, objective=SeesBeside()), fed.job(1, 2, fed.initial)]
+    outcomes, _ = fed.do(jobs, [fed.initial])
+    assert outcomes[0].failure is not None
+    assert outcomes[1].failure is None
