@@ -69,6 +69,11 @@ class TestTable:
         assert [cell.strip().startswith("**") for cell in a.split("|")[2:5]] == [True, False, False]
         assert [cell.strip().startswith("**") for cell in b.split("|")[2:5]] == [True, True, True]
 
+    def test_bounds_are_never_the_best(self):
+        comparison = table_of({("s", "oracle"): [99.0], ("s", "fedavg"): [80.0]}, [0])
+        assert [row.entries[0].best for row in comparison.rows()] == [False, True]
+        assert any(note.startswith("oracle: bounds") for note in comparison.notes())
+
     def test_several_settings_have_an_average(self):
         comparison = table_of({("s", "a"): [80.0], ("t", "a"): [60.0]}, [0])
         assert comparison.columns == ("s", "t", "average")
@@ -243,6 +248,14 @@ class TestCells:
         assert {cell.setting for cell in comparison.failures} == {"broken"}
         assert len(comparison.finished) == 4
         assert all(cell.error for cell in comparison.failures)
+
+    def test_a_method_that_does_not_apply_is_no_failure_and_the_table_says_why(self):
+        comparison = quick(methods=("knn-per",), model="linear")
+        (cell,) = (cell for cell in comparison.cells if cell.method == "knn-per")
+        assert cell.unmet
+        assert not comparison.failures
+        assert any("`linear` has none" in note for note in comparison.notes())
+        assert not any("failed" in note for note in comparison.notes())
 
     def test_progress_ends_when_all_is_done(self):
         told = []

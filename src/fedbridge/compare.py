@@ -24,6 +24,7 @@ from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, nearest
 from fedbridge.files import file_name, to_json
 from fedbridge.methods.matched import FIXED_BETA
+from fedbridge.needs import UnmetNeedError
 from fedbridge.pool import Event, Tell, work_in_processes
 from fedbridge.processes import core_count
 from fedbridge.run import run
@@ -79,10 +80,12 @@ class Cell:
         of = f"-{self.options['match']}" if self.method == MATCHED else ""
         return f"{self.setting.label}-{self.method}{of}-{self.seed}"
 
-    def result(self, summary: Mapping[str, Any] | None, error: str | None = None) -> CellResult:
+    def result(
+        self, summary: Mapping[str, Any] | None, error: str | None = None, *, unmet: bool = False
+    ) -> CellResult:
         """What became of it."""
         folder = None if self.folder is None else f"cells/{self.folder.name}"
-        return CellResult(self.setting.label, self.method, self.seed, folder, summary, error)
+        return CellResult(self.setting.label, self.method, self.seed, folder, summary, error, unmet)
 
 
 @dataclass(frozen=True)
@@ -313,7 +316,7 @@ def play(cell: Cell, tell: Tell, **more: Any) -> CellResult:
             **{**cell.options, **more},
         )
     except FedbridgeError as error:
-        return cell.result(None, str(error))
+        return cell.result(None, str(error), unmet=isinstance(error, UnmetNeedError))
     except Exception as error:
         return cell.result(None, f"{type(error).__name__}: {error}")
     return cell.result(result.summary)

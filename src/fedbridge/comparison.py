@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.methods import is_bound
 from fedbridge.metrics import SCORED_ROUNDS
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ NO_ENTRY = "–"
 
 @dataclass(frozen=True)
 class CellResult:
-    """What became of one run: its summary, or why it failed, or neither if it is still open."""
+    """What became of one run: its summary, or why it failed, or neither if it is still open.
+
+    A method that needs what a setting does not have (``unmet``) has an error that is no failure.
+    """
 
     setting: str
     method: str
@@ -25,6 +29,7 @@ class CellResult:
     folder: str | None = None
     summary: Mapping[str, Any] | None = None
     error: str | None = None
+    unmet: bool = False
 
     @property
     def score(self) -> float | None:
@@ -99,8 +104,8 @@ class Comparison:
 
     @property
     def failures(self) -> list[CellResult]:
-        """The cells that ended with an error."""
-        return [cell for cell in self.cells if cell.error is not None]
+        """The cells that ended with an error, other than an unmet need."""
+        return [cell for cell in self.cells if cell.error is not None and not cell.unmet]
 
     @property
     def finished(self) -> list[CellResult]:
@@ -128,7 +133,8 @@ class Comparison:
         ]
         if len(columns) > 1:
             columns.append([_average(entries) for entries in zip(*columns, strict=True)])
-        marked = [_with_best(column, self.digits) for column in columns]
+        contends = [not is_bound(method) for method in self.methods]
+        marked = [_with_best(column, self.digits, contends) for column in columns]
         return [
             Row(method, entries)
             for method, entries in zip(self.methods, zip(*marked, strict=True), strict=True)
@@ -148,7 +154,15 @@ class Comparison:
             f"in brackets {spread}; the best of a column in bold."
         )
         notes = [what, self.control_note]
-        missing = len(self.cells) - len(self.finished)
+        bounds = [method for method in self.methods if is_bound(method)]
+        if bounds:
+            notes.append(
+                f"{', '.join(bounds)}: bounds, never in bold; no federation has all labels or all "
+                f"rows in one place."
+            )
+        unmet = [cell for cell in self.cells if cell.unmet]
+        notes += dict.fromkeys(str(cell.error) for cell in unmet)
+        missing = len(self.cells) - len(self.finished) - len(unmet)
         if missing:
             notes.append(f"{missing} of {len(self.cells)} runs failed or are not finished.")
         return notes
@@ -200,9 +214,12 @@ def _average(entries: Sequence[Entry]) -> Entry:
     return Entry(fmean(means) if len(means) == len(entries) else None, None, count)
 
 
-def _with_best(column: Sequence[Entry], digits: int) -> list[Entry]:
-    """Mark the entries that show the largest mean: what looks equal is equally good."""
-    shown = [None if entry.mean is None else round(entry.mean, digits) for entry in column]
+def _with_best(column: Sequence[Entry], digits: int, contends: Sequence[bool]) -> list[Entry]:
+    """Mark the contenders that show the largest mean: what looks equal is equally good."""
+    shown = [
+        round(entry.mean, digits) if entry.mean is not None and in_it else None
+        for entry, in_it in zip(column, contends, strict=True)
+    ]
     top = max((mean for mean in shown if mean is not None), default=None)
     return [
         replace(entry, best=mean is not None and mean == top)

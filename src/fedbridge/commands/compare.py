@@ -26,6 +26,7 @@ method gets those that it has.
 
 examples:
   fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
+  fedbridge compare digits-noise --methods all --seeds 3 --rounds 30
   fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 0,1,2 --out runs/h
 """
 
@@ -38,7 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--targets", help="all, or names separated by commas")
     parser.add_argument("--target", action="append", help="one name as it is; may be repeated")
-    parser.add_argument("--methods", default="auto", help="names separated by commas")
+    parser.add_argument("--methods", default="auto", help="all, or names separated by commas")
     parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
@@ -52,7 +53,7 @@ def compare_command(args: Namespace) -> int:
         from fedbridge.files import file_name
         from fedbridge.show import compare_progress
 
-        methods = tuple(_listed(args.methods))
+        methods = tuple(_methods(args.methods))
         of_run, of_task = sort_options(args, methods)
         short = Path(args.task).stem
         out = args.out or RUNS / file_name(f"compare-{short}")
@@ -83,6 +84,14 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
         if name not in possible:
             raise UsageError(f"Expected --targets among {', '.join(possible)}, but got {name!r}.")
     return wanted
+
+
+def _methods(text: str) -> list[str]:
+    if text != ALL:
+        return _listed(text)
+    from fedbridge.methods import names
+
+    return names()
 
 
 def _listed(text: str) -> list[str]:

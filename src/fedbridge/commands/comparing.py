@@ -21,7 +21,8 @@ def show_comparison(
     from fedbridge.report import write_report
 
     if not comparison.finished:
-        raise FedbridgeError(f"no run succeeded; the first said: {comparison.failures[0].error}")
+        said = next(cell.error for cell in comparison.cells if cell.error is not None)
+        raise FedbridgeError(f"no run succeeded; the first said: {said}")
     page = write_report(out)
     if args.json:
         told = {} if story is None else {"summary": story}

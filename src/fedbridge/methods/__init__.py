@@ -26,18 +26,19 @@ from fedbridge.methods.mixup import Mixup
 from fedbridge.methods.mme import MME
 from fedbridge.methods.oracle import Oracle
 from fedbridge.methods.ruled import RuleMethod
+from fedbridge.needs import Need
 from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.federation import Federation
-    from fedbridge.needs import Need
 
 __all__ = [
     "Method",
     "Record",
     "class_of",
+    "is_bound",
     "make",
     "names",
     "needs_of",
@@ -90,6 +91,14 @@ def needs_of(name: str) -> tuple[Need, ...]:
     return class_of(name).needs
 
 
+def is_bound(name: str) -> bool:
+    """Whether the method has what no federation has: all labels, or all rows in one place.
+
+    One that is not installed here (the table of another machine may name it) is taken for none.
+    """
+    return name in names() and bool({Need.TARGET_LABELS, Need.POOLED} & {*needs_of(name)})
+
+
 def class_of(name: str) -> type[Method]:
     """The class that plays the method."""
     _check(name)
@@ -97,11 +106,13 @@ def class_of(name: str) -> type[Method]:
 
 
 def summary_of(name: str) -> str:
-    """What the method does, in one line."""
+    """What the method does, in one line, and what it needs."""
     _check(name)
     own = name in _registry.names()
     text = _registry.get(name).__doc__ if own else rules.get(name).function.__doc__
-    return (text or "").strip().partition("\n")[0]
+    summary = (text or "").strip().partition("\n")[0]
+    needs = ", ".join(need.value for need in needs_of(name))
+    return f"{summary} (needs {needs})" if needs else summary
 
 
 def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Method:

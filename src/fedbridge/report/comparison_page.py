@@ -131,6 +131,8 @@ def _runs(record: ComparisonRecord) -> Html:
 def _state(cell: CellResult) -> Cell:
     """Where the run stands; a finished one leads to its own page."""
     shown = "failed" if cell.error is not None else "done" if cell.summary else "open"
+    if cell.unmet:
+        shown = "does not apply"
     if shown != "done" or cell.folder is None:
         return Cell(shown, shown)
     return Cell(tag("a", shown, href=quote(f"{cell.folder}/{REPORT_FILE}")), shown)
