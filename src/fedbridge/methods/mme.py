@@ -139,23 +139,24 @@ class MME(Method):
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)
         record = Record(failures=failures)
-        for lacking, missing in (
-            ("the target is missing", TARGET not in present),
-            ("no source is there", not any(client != TARGET for client in present)),
-        ):
-            if missing:
-                record.notes.append(f"{lacking}: the model stays as it was")
-                return record
-        sources = tuple(client for client in present if client != TARGET)
+        sources = [client for client in present if client != TARGET]
+        if TARGET not in present or not sources:
+            lacking = "no source is there" if TARGET in present else "the target is missing"
+            record.notes.append(f"{lacking}: the model stays as it was")
+            return record
         (outcome,), rows = federation.do([self._job(round, sources)], [self.state])
         record.failures |= federation.failures(round, [TARGET], [outcome])
         record.seconds_train = time.perf_counter() - begun
-        if outcome.failure is None:
-            self.state = federation.trained(self.state, rows[0], outcome)
-            record.extra["entropy"] = float(outcome.told["entropy"])
+        if outcome.failure is not None:
+            record.notes.append("the target was lost: the model stays as it was")
+            return record
+        self.state = federation.trained(self.state, rows[0], outcome)
+        half = 0.5 / len(sources)
+        record.beta = [half if k + 1 in sources else None for k in range(federation.n_sources)]
+        record.extra["entropy"] = float(outcome.told["entropy"])
         return record
 
-    def _job(self, round: int, sources: tuple[int, ...]) -> Job:
+    def _job(self, round: int, sources: list[int]) -> Job:
         federation = self.federation
         plan = federation.plan(sources[0], round, beside=(*sources[1:], TARGET))
         largest = max(len(federation.bench.sites[client]) for client in sources)
