@@ -155,6 +155,14 @@ def test_balanced_class_weights_give_every_class_the_same_say():
         federation(class_weights=(1.0, 2.0)).plan(0, 1)
 
 
+def test_rows_set_aside_for_validation_have_no_say_in_class_weights():
+    fed = federation(early_stopping=3, validation_fraction=0.4, class_weights="balanced")
+    counts = torch.bincount(fed.task.target.y[fed.target_rows])
+    assert len(set(counts.tolist())) > 1
+    weights = torch.tensor(fed.plan(0, 1).class_weights)
+    torch.testing.assert_close(weights * counts, torch.full((3,), counts.sum() / 3))
+
+
 def test_learning_rate_factor_applies_after_the_warm_up():
     fed = federation(lr=0.4, lr_target=0.2, lr_factor=0.1, warmup=2)
     assert fed.plan(1, 0).lr == pytest.approx(0.4)

@@ -8,7 +8,7 @@ from small import blobs
 
 from fedbridge.blocks import parameter_vector
 from fedbridge.models import build_model, head_stretches
-from fedbridge.stretches import complement, overwrite
+from fedbridge.stretches import complement, entries, overwrite, put
 
 
 @st.composite
@@ -29,6 +29,14 @@ def test_overwriting_touches_the_stretches_alone():
     vector = torch.zeros(2, 5)
     overwrite(vector, torch.arange(5.0), ((1, 2), (3, 5)))
     assert vector.tolist() == [[0, 1, 0, 3, 4]] * 2
+
+
+@given(stretches().filter(bool))
+def test_entries_are_put_back_where_they_were(some):
+    vector, blank = torch.arange(1.0, 21.0), torch.zeros(20)
+    put(blank, entries(vector, some), some)
+    overwrite(vector, torch.zeros(20), complement(some, 20))
+    assert torch.equal(blank, vector)
 
 
 @pytest.mark.parametrize("name", ["mlp:8"])

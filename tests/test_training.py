@@ -12,7 +12,7 @@ from fedbridge.blocks import parameter_vector
 from fedbridge.errors import OptionError
 from fedbridge.jobs import Job, LocalPlan
 from fedbridge.models import build_model
-from fedbridge.training import Workbench, make_optimizer
+from fedbridge.training import Workbench, squared_error, weighted_cross_entropy
 
 
 def bench_for(task, model="mlp:8", **options):
@@ -173,7 +173,31 @@ def test_class_weights_ignore_a_class_of_weight_zero():
     rows = torch.nonzero(task.sources[0].y == 2).flatten()
     plan = LocalPlan(class_weights=(1.0, 1.0, 0.0))
     outcome, _ = train(bench, start, plan, rows=rows)
-    assert outcome.failure is not None  # 0/0: no sample of this client counts
+    assert "weight is 0" in outcome.failure  # no sample of this client counts
+
+
+def test_a_batch_of_weight_zero_leaves_the_model_and_the_others_count():
+    task = blobs()
+    bench, start = bench_for(task, "linear")
+    plan = LocalPlan(class_weights=(1.0, 1.0, 0.0), batch_size=1)
+    outcome, some = train(bench, start, plan)
+    assert outcome.failure is None
+    assert bool((some != 0).any())
+
+
+def test_weighted_cross_entropy_is_pytorchs_where_something_counts():
+    torch.manual_seed(0)
+    outputs, labels = torch.randn(9, 3), torch.arange(9) % 3
+    weight = torch.tensor([0.5, 2.0, 0.0])
+    expected = functional.cross_entropy(outputs, labels, weight=weight)
+    torch.testing.assert_close(weighted_cross_entropy(outputs, labels, weight), expected)
+    assert float(weighted_cross_entropy(outputs[2:3], labels[2:3], weight)) == 0
+
+
+def test_values_may_come_without_a_second_dimension():
+    outputs, values = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 5.0])
+    assert float(squared_error(outputs, values)) == float(squared_error(outputs[:, None], values))
+    assert float(squared_error(outputs, values)) == 2.5
 
 
 def test_buffers_come_back_and_start_from_those_given():
@@ -235,6 +259,6 @@ def test_plans_are_checked(wrong):
 
 
 def test_optimisers_are_made_anew():
-    parameter = nn.Parameter(torch.ones(2))
-    plan = LocalPlan("adam")
-    assert make_optimizer(plan, parameter) is not make_optimizer(plan, parameter)
+    bench, start = bench_for(blobs(), "linear")
+    (_, first), (_, second) = (train(bench, start, LocalPlan("adam")) for _ in range(2))
+    assert torch.equal(first, second)

@@ -129,7 +129,8 @@ class Federation:
                 f"Expected a model of float32 parameters, but got "
                 f"{self.initial.parameters.dtype}: call its .float()."
             )
-        more = more_sites(task, needs)
+        self.validation, self.target_rows = self._set_validation_aside()
+        more = more_sites(task, needs, self.validation)
         self.bench = Workbench(
             model,
             task,
@@ -142,7 +143,6 @@ class Federation:
         self.rule_blocks = (
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
-        self.validation, self.target_rows = self._set_validation_aside()
         self.bytes_up = self.bytes_down = 0
         self.stays: Stretches = ()
         self.buffers_stay: frozenset[str] = frozenset()
@@ -430,11 +430,17 @@ class Federation:
                 f"Expected `class_weights` to be 'balanced' or one number per class, but got "
                 f"{given!r}."
             )
-        labels = torch.cat([self.bench.sites[client].y for client in clients])
+        labels = torch.cat([self._labels(client) for client in clients])
         counts = torch.bincount(labels, minlength=self.task.n_classes)
         present = counts > 0
         weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
         return tuple(weights.tolist())
+
+    def _labels(self, client: int) -> Tensor:
+        """The labels that a client trains on: those set aside for validation have no say."""
+        labels = self.bench.sites[client].y
+        held_back = client == TARGET and self.target_rows is not None
+        return labels[self.target_rows] if held_back else labels
 
     def _set_validation_aside(self) -> tuple[Site | None, Tensor | None]:
         """A validation split of the target's training rows, if early stopping needs one."""
@@ -455,8 +461,13 @@ class Federation:
         return validation, torch.from_numpy(kept)
 
 
-def more_sites(task: FederatedTask, needs: Sequence[Need]) -> dict[Need, Site]:
-    """Rows of the target that only a method with such a need gets to see, as sites."""
+def more_sites(
+    task: FederatedTask, needs: Sequence[Need], validation: Site | None = None
+) -> dict[Need, Site]:
+    """Rows of the target that only a method with such a need gets to see, as sites.
+
+    Rows that are set aside for validation are not among them.
+    """
     more: dict[Need, Site] = {}
     if Need.UNLABELLED in needs:
         assert task.unlabelled is not None
@@ -467,8 +478,25 @@ def more_sites(task: FederatedTask, needs: Sequence[Need]) -> dict[Need, Site]:
         )
     if Need.TARGET_LABELS in needs:
         pool = task.target if task.target_pool is None else task.target_pool
+        if validation is not None:
+            rows = rows_besides(pool, validation)
+            pool = replace(pool, x=pool.x[rows], y=pool.y[rows])
         more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
     return more
+
+
+def rows_besides(pool: Site, held_back: Site) -> Tensor:
+    """Rows of a pool without those of another set that was taken from it.
+
+    One row of the pool goes for each row of the other set, so that equal rows stay as many as
+    they are.
+    """
+    stays = torch.ones(len(pool), dtype=torch.bool)
+    for x, y in zip(held_back.x, held_back.y, strict=True):
+        same_x = (pool.x == x).reshape(len(pool), -1).all(1)
+        same_y = (pool.y == y).reshape(len(pool), -1).all(1)
+        stays[(stays & same_x & same_y).nonzero()[:1]] = False
+    return stays.nonzero()[:, 0]
 
 
 def round_half_up(value: float) -> int:

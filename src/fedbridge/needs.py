@@ -48,6 +48,8 @@ def _lack(need: Need, task: FederatedTask, model: nn.Module, model_name: str) ->
             f"task {task.name!r} has none: label fewer rows (`n_target`, `target_fraction`), or "
             f"give some (`unlabelled`)"
         )
+    if need is Need.TARGET_LABELS and task.target_pool is None and task.unlabelled is not None:
+        return f"task {task.name!r} has rows of the target that nobody labelled"
     if need is Need.FEATURES:
         try:
             split_model(model)

@@ -45,8 +45,6 @@ class Desk:
         own: the client's batch.
         beside: a batch of every site that the job named besides.
         lr: learning rate of the step.
-        step: number of the step, from 0.
-        steps: how many there are.
         told: what the objective wants to report to the method; the last values count.
     """
 
@@ -57,8 +55,6 @@ class Desk:
     own: Batch
     beside: tuple[Batch, ...]
     lr: float
-    step: int
-    steps: int
     told: dict[str, Tensor] = field(default_factory=dict)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,3 +24,15 @@ def overwrite(vector: Tensor, source: Tensor, stretches: Stretches) -> None:
     """Put the entries of another vector in place of the vector's own, in the stretches."""
     for start, end in stretches:
         vector[..., start:end] = source[..., start:end]
+
+
+def entries(vector: Tensor, stretches: Stretches) -> Tensor:
+    """What the vector holds in the stretches, one after the other."""
+    return torch.cat([vector[start:end] for start, end in stretches])
+
+
+def put(vector: Tensor, values: Tensor, stretches: Stretches) -> None:
+    """Put values where ``entries`` would read them."""
+    parts = values.split([end - start for start, end in stretches])
+    for (start, end), part in zip(stretches, parts, strict=True):
+        vector[start:end] = part

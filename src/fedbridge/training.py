@@ -24,6 +24,7 @@ from fedbridge.errors import FedbridgeError
 from fedbridge.estimators import NoiseStream
 from fedbridge.jobs import Outcome
 from fedbridge.objectives import Batch, Desk
+from fedbridge.optimizers import make_optimizer
 from fedbridge.sketch import Sketch
 from fedbridge.stretches import complement, overwrite
 
@@ -137,8 +138,8 @@ class Workbench:
         plan, objective = job.plan, job.objective
         self._load(start, job.buffers)
         self.model.train()
-        optimizer = make_optimizer(plan, self._flat)
-        loss_of = self._loss(plan)
+        optimizer = make_optimizer(plan, self._flat.data, self._gradient)
+        loss_of = self._loss(job)
         told: dict[str, Tensor] = {}
         samples = self._samples(job)
         per_epoch = plan.batches_per_epoch(samples)
@@ -148,18 +149,7 @@ class Workbench:
         total = torch.zeros((), device=self.device)
         before = self._flat.detach().clone()
         for step, (own, *beside) in enumerate(self._desks(job, steps)):
-            desk = Desk(
-                self.model,
-                self._flat,
-                anchor,
-                loss_of,
-                own,
-                tuple(beside),
-                plan.lr,
-                step,
-                steps,
-                told,
-            )
+            desk = Desk(self.model, self._flat, anchor, loss_of, own, tuple(beside), plan.lr, told)
             loss = objective(desk)
             self._gradient.zero_()
             loss.backward()
@@ -186,7 +176,7 @@ class Workbench:
         plan, site = job.plan, self.sites[job.client]
         self._load(start, job.buffers)
         self.model.eval()
-        loss_of = self._loss(plan)
+        loss_of = self._loss(job)
         samples = self._samples(job)
         batches = plan.batches_per_epoch(samples)
         if job.max_batches is not None:
@@ -263,13 +253,17 @@ class Workbench:
         batch = site.x[rows].to(self.device)
         return batch if site.prepare is None else site.prepare(batch, generator)
 
-    def _loss(self, plan: LocalPlan) -> Callable[[Tensor, Tensor], Tensor]:
+    def _loss(self, job: Job) -> Callable[[Tensor, Tensor], Tensor]:
         if self._classes is None:
             return squared_error
-        if plan.class_weights is None:
+        if job.plan.class_weights is None:
             return functional.cross_entropy
-        weight = torch.tensor(plan.class_weights, device=self.device)
-        return lambda outputs, labels: functional.cross_entropy(outputs, labels, weight=weight)
+        weight = torch.tensor(job.plan.class_weights, device=self.device)
+        labels = self.sites[job.client].y
+        own = labels if job.rows is None else labels[job.rows]
+        if not job.beside and not bool(weight.cpu()[own].any()):
+            raise LocalFailureError("all its rows are of classes whose weight is 0")
+        return partial(weighted_cross_entropy, weight=weight)
 
     def _samples(self, job: Job) -> int:
         return len(self.sites[job.client]) if job.rows is None else len(job.rows)
@@ -296,17 +290,14 @@ def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
     return flat, gradient
 
 
-def make_optimizer(plan: LocalPlan, parameters: nn.Parameter) -> torch.optim.Optimizer:
-    """The plan's optimiser over one flat parameter."""
-    if plan.optimizer in ("sgd", "momentum"):
-        momentum = plan.momentum if plan.optimizer == "momentum" else 0.0
-        return torch.optim.SGD(
-            [parameters], lr=plan.lr, momentum=momentum, weight_decay=plan.weight_decay
-        )
-    kind = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
-    return kind([parameters], lr=plan.lr, weight_decay=plan.weight_decay)
-
-
 def squared_error(outputs: Tensor, values: Tensor) -> Tensor:
     """Squared error, summed over the outputs of a sample and averaged over samples."""
-    return (outputs - values.view_as(outputs)).square().flatten(1).sum(1).mean()
+    squares = (outputs - values.view_as(outputs)).square()
+    return squares.reshape(len(outputs), -1).sum(1).mean()
+
+
+def weighted_cross_entropy(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """Mean cross-entropy, each row by the weight of its class; 0 for rows that weigh nothing."""
+    if not bool(weight[labels].any()):
+        return 0.0 * outputs.sum()
+    return functional.cross_entropy(outputs, labels, weight=weight)

@@ -49,7 +49,7 @@ def network_and_desk():
     theirs = Batch(torch.randn(5, 2) + 2, torch.zeros(5, dtype=torch.int64), torch.arange(5))
     flat = nn.Parameter(torch.zeros(1))
     loss_of = nn.functional.cross_entropy
-    return net, Desk(net, flat, None, loss_of, own, (theirs,), lr=0.1, step=0, steps=1)
+    return net, Desk(net, flat, None, loss_of, own, (theirs,), lr=0.1)
 
 
 def gradients(alignment, disentangling):

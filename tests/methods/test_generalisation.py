@@ -31,7 +31,7 @@ def pooled_desk(rows=(5, 4, 7), module=None, **options):
     own, *beside = (Batch(torch.randn(n, 2), torch.randint(3, (n,)), torch.arange(n)) for n in rows)
     chosen = nn.Linear(2, 3) if module is None else module
     given = {"flat": None, "anchor": None, "loss_of": functional.cross_entropy, **options}
-    return Desk(module=chosen, own=own, beside=tuple(beside), lr=0.1, step=0, steps=1, **given)
+    return Desk(module=chosen, own=own, beside=tuple(beside), lr=0.1, **given)
 
 
 def losses_apart(desk):

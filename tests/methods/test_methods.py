@@ -1,13 +1,15 @@
 """Methods: every name runs, and each does what it says on problems where that is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from small import blobs, federation, line, method, same_but_for_seconds, same_model
+from small import Normed, blobs, federation, line, method, same_but_for_seconds, same_model
 
 import fedbridge as fb
 from fedbridge import methods
 from fedbridge.errors import OptionError, UnknownNameError
-from fedbridge.methods.ruled import RuleMethod
+from fedbridge.methods.ruled import RuleMethod, select
 from fedbridge.metrics import measure_predictions
 from fedbridge.needs import UnmetNeedError
 from fedbridge.predict import load_model
@@ -144,6 +146,20 @@ def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
     torch.testing.assert_close(playing.state.parameters, before + expected)
 
 
+@pytest.mark.parametrize("rule", ["fedda-joint", "fedgp-joint"])
+def test_trust_in_a_source_that_is_missing_goes_to_the_target(rule, monkeypatch):
+    fed = federation(blobs(sources=2), evidence="init", blocks="model")
+    playing = method(rule, fed)
+    first = playing.play(1)
+    assert sum(first.beta) > 0.1
+    monkeypatch.setattr(fed, "present", lambda *_, **__: ([0, 1], {"site 1": "dropped out"}))
+    playing.play(2)
+    kept = select(playing.kept, [0])
+    assert float(kept.target) == pytest.approx(1 - first.beta[0])
+    assert torch.equal(kept.sources, playing.kept.sources[:, :1])
+    assert torch.equal(select(playing.kept, [0, 1]).target, playing.kept.target)
+
+
 def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
     fed = federation()
     alone, _ = fed.gather(1, fed.initial, with_sources=False)
@@ -152,6 +168,17 @@ def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
         playing.play(1)
         moved = playing.state.parameters - fed.initial.parameters
         torch.testing.assert_close(moved, step * alone.rows[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_matched_control_weighs_sources_as_the_rule_does():
+    task = blobs(sources=2, rows=10)
+    site = task.sources[1]
+    big = replace(site, x=site.x.repeat(3, 1), y=site.y.repeat(3))
+    task = replace(task, sources=(task.sources[0], big))
+    for weights, step in (("equal", 0.5), ("samples", 0.25)):
+        fed = federation(task, weights=weights)
+        playing = method("target-only-matched", fed, match="fedda", beta=[0.0, 1.0])
+        assert playing.step == pytest.approx(step)
 
 
 def test_a_method_from_a_function_of_a_geometry_is_a_rule():
@@ -208,6 +235,23 @@ class TestAuto:
             test=(torch.randn(8, 2), torch.arange(8) % 2),
         )
         assert fb.run(task, "auto", **QUICK).accuracy is not None
+
+    @pytest.mark.parametrize("policy", ["target", "keep"])
+    def test_kept_buffers_are_kept_in_every_lane(self, policy):
+        fed = federation(model=Normed(), method="auto", buffers=policy)
+        playing = method("auto", fed)
+        playing.play(1)
+        mean = "norm.running_mean"
+        for state in playing.lanes.values():
+            kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
+            assert kept == (policy == "keep")
+
+    def test_two_lanes_pass_between_all_clients(self):
+        fed = federation(blobs(sources=3))
+        method("auto", fed).play(1)
+        model, noise = 4 * fed.blocks.total, 4 * len(fed.blocks)
+        assert fed.bytes_down == (2 * 3 + 2) * model
+        assert fed.bytes_up == (3 * 3 + 2) * model + 4 * noise
 
     def test_trains_values_too(self):
         result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})

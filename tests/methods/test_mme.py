@@ -11,9 +11,8 @@ import fedbridge as fb
 from fedbridge.errors import OptionError
 from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.mme import TEMPERATURE, CosineModel, MinimaxEntropy
-from fedbridge.models import build_model
+from fedbridge.models import build_model, head_stretches
 from fedbridge.needs import Need, UnmetNeedError
-from fedbridge.parts import head_stretches
 from fedbridge.stretches import complement
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}

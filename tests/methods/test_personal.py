@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small import Normed, blobs, federation, method, same_model
+from torch.nn import functional
 
 import fedbridge as fb
 from fedbridge.errors import OptionError
@@ -73,12 +74,27 @@ class TestFedRep:
         body = 4 * (fed.blocks.total - head)
         assert fed.bytes_up == fed.bytes_down == 4 * body
 
+    def test_its_warm_up_sends_whole_models(self):
+        sent = [run(name, warmup=1).history[0]["bytes_up"] for name in ("fedrep", "fedavg")]
+        assert sent[0] == sent[1]
+
+    @pytest.mark.parametrize(("options", "steps"), [({"steps": 2}, 6), ({"epochs": 2}, 30)])
+    def test_the_head_trains_head_epochs_times_as_long_as_the_body(self, options, steps):
+        fed = federation(model="mlp:8", method="fedrep", **options)
+        playing = method("fedrep", fed, head_epochs=3)
+        lengths = [
+            playing._job(1, 1, playing._state(1), 0, part).plan.total_steps(40)
+            for part in (playing.head, playing.body)
+        ]
+        assert lengths == [steps, steps / 3]
+
     def test_shares_the_body_and_keeps_heads_apart(self):
         fed = federation(model="mlp:8", method="fedrep")
         playing = method("fedrep", fed)
         playing.play(1)
         (start, end), *_ = head_stretches(fed.bench.model)
-        heads = playing.heads[:, start:end]
+        heads = playing.heads
+        assert heads.shape == (4, end - start)
         assert all(not torch.equal(heads[0], other) for other in heads[1:])
         assert torch.equal(playing.state.parameters[start:end], heads[0])
 
@@ -147,9 +163,28 @@ class TestApfl:
         method("apfl", fed).play(1)
         assert fed.bytes_up == 4 * 4 * (fed.blocks.total - 1) // 2
 
-    def test_keeps_batch_norm_statistics_of_both_models(self):
-        result = fb.run(blobs(), "apfl", **{**QUICK, "model": Normed()})
-        assert torch.isfinite(result.model.norm.running_mean).all()
+    def test_the_warm_up_shows_the_model_that_all_clients_train(self):
+        for model in ("mlp:8", Normed()):
+            ours, theirs = (
+                run(name, warmup=2, model=model).history[:2] for name in ("apfl", "fedavg")
+            )
+            assert [line["loss"] for line in ours] == [line["loss"] for line in theirs]
+
+    @pytest.mark.parametrize(("mixing", "other"), [(0, "fedavg"), (1, "target-only")])
+    def test_at_both_ends_batch_norm_statistics_are_those_of_the_model_taken(self, mixing, other):
+        options = {"model": Normed(), "warmup": 1, "buffers": "mean" if mixing == 0 else "target"}
+        task = blobs(shift=0.5)
+        ours, theirs = run("apfl", task, mixing=mixing, **options), run(other, task, **options)
+        for name, value in theirs.model.state_dict().items():
+            torch.testing.assert_close(ours.model.state_dict()[name], value)
+        assert ours.history[-1]["loss"] == pytest.approx(theirs.history[-1]["loss"])
+
+    def test_the_delivered_statistics_are_those_of_the_mixture(self):
+        task = blobs(shift=0.5)
+        result = run("apfl", task, model=Normed(), warmup=1)
+        outputs = result.model(task.test.x).detach()
+        loss = functional.cross_entropy(outputs, task.test.y)
+        assert result.history[-1]["loss"] == pytest.approx(float(loss), rel=1e-5)
 
     @pytest.mark.parametrize("wrong", [{"mixing": 1.5}, {"adaptive": "yes"}])
     def test_checks_its_options(self, wrong):

@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedbridge.errors import FedbridgeError
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
     from fedbridge.jobs import Job, Outcome
     from fedbridge.training import Workbench
+
+
+def check_room(jobs: Sequence[Job], results: Tensor) -> None:
+    """Refuse more jobs than the engine was opened for."""
+    if len(jobs) > len(results):
+        raise FedbridgeError(f"Expected at most {len(results)} jobs, but got {len(jobs)}.")
 
 
 class LocalEngine:
@@ -30,6 +39,7 @@ class LocalEngine:
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do all jobs; a job that fails says so in its outcome."""
+        check_room(jobs, self.results)
         with one_thread():
             return [
                 self._bench.run(job, self.starts, self.results[row]) for row, job in enumerate(jobs)

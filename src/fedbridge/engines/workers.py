@@ -16,7 +16,7 @@ import torch
 import torch.multiprocessing  # registers how shared tensors reach a spawned worker
 from torch import Tensor
 
-from fedbridge.errors import FedbridgeError
+from fedbridge.engines.local import check_room
 from fedbridge.jobs import Outcome
 from fedbridge.processes import START_METHOD, Child, Crew
 
@@ -54,8 +54,7 @@ class WorkerEngine:
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do all jobs; one whose worker dies says so, and the worker is replaced."""
-        if len(jobs) > len(self.results):
-            raise FedbridgeError(f"Expected at most {len(self.results)} jobs, got {len(jobs)}.")
+        check_room(jobs, self.results)
         waiting = sorted(range(len(jobs)), key=lambda row: self._length(jobs[row]))
         outcomes: dict[int, Outcome] = {}
         busy: dict[Child, int] = {}

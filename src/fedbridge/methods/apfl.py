@@ -4,7 +4,7 @@
 
 ``w`` is FedAvg's. In every step the target moves ``w`` on ``f_T(w)`` and ``v`` on ``f_T(v̄)`` (with
 ``w`` held fixed there). ``mixing`` is ``α``: 0 is FedAvg, 1 is local training. With ``adaptive`` it
-is learned as well, ``α ← α − η ⟨∇f_T(v̄), v − w⟩``, and kept in [0, 1].
+is learned as well, by the run's optimiser on the gradient ``⟨∇f_T(v̄), v − w⟩``, and kept in [0, 1].
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020.
 """
@@ -47,11 +47,11 @@ class Mixture(nn.Module):
         super().__init__()
         self.model = model
         self.personal = deepcopy(model)
-        self.last = nn.ParameterList([torch.tensor([MIXING])])
+        self.last = nn.ParameterList([torch.zeros(1)])
 
     @property
     def mixing(self) -> nn.Parameter:
-        """α, behind the parameters of both models in the flat vector."""
+        """α, behind the parameters of both models in the flat vector; 0 in the warm-up."""
         return cast("nn.Parameter", self.last[0])
 
     def mixed(self, x: Tensor) -> Tensor:
@@ -64,8 +64,12 @@ class Mixture(nn.Module):
         return cast("Tensor", functional_call(self.personal, blended, (x,)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training the global model, which all clients train; else the target's mixture."""
-        return cast("Tensor", self.model(x)) if self.training else self.mixed(x)
+        """In training the global model, which all clients train; else the target's mixture.
+
+        A mixture without any of the local model is the global one, with its own buffers.
+        """
+        shared = self.training or float(self.mixing.detach()) == 0
+        return cast("Tensor", self.model(x)) if shared else self.mixed(x)
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,13 @@ class Apfl(Method):
     def deliver(self, model: nn.Module, state: State) -> nn.Module:
         """The mixture as one plain model."""
         shared, personal = state.parameters[: self.size], state.parameters[self.size : -1]
-        load_parameter_vector(model, torch.lerp(shared, personal, float(state.parameters[-1])))
+        mixing = float(state.parameters[-1])
+        load_parameter_vector(model, torch.lerp(shared, personal, mixing))
+        whose = INNER if mixing == 0 else PERSONAL
         own = {
-            name.removeprefix(PERSONAL): value
+            name.removeprefix(whose): value
             for name, value in state.buffers.items()
-            if name.startswith(PERSONAL)
+            if name.startswith(whose)
         }
         if own:
             load_buffers(model, own)

@@ -17,7 +17,10 @@ It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_fr
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` does.
 
 Which lane the target takes is decided in every round by the cross-validated loss on its labelled
-rows: every lane that trains on them has a replica per fold that never saw the fold's rows.
+rows: every lane that trains on them has a replica per fold that never trains on the fold's rows.
+A trace of them remains, since the sources train once and not once per fold: their shares come from
+the gradient on all the target's rows, and their updates of ``mixed`` start from the lane, not from
+its replicas.
 """
 
 from __future__ import annotations
@@ -152,7 +155,11 @@ class Auto(Method):
         return [_Task(lane, fold) for lane in ("alone", "own", "mixed") for fold in folds]
 
     def _train(self, round: int, sources: list[int]) -> tuple[list[Outcome], Tensor]:
-        """Sources train on the lanes ``led`` and ``mixed`` and probe ``led``; the target all."""
+        """Sources train on the lanes ``led`` and ``mixed`` and probe ``led``; the target all.
+
+        These two lanes pass between all clients; the target sends its probe and its part of
+        ``mixed``.
+        """
         federation, tasks = self.federation, self._tasks()
         states = [self.lanes["led"], *(self.lanes[task.name] for task in tasks)]
         mixed = 1 + tasks.index(_Task("mixed", None))
@@ -164,7 +171,10 @@ class Auto(Method):
         ]
         jobs += [self._target_job(round, task, slot + 1) for slot, task in enumerate(tasks)]
         outcomes, rows = federation.do(jobs, states)
-        federation.count_bytes([TARGET, *sources, *sources], outcomes[: 3 * len(sources) + 1])
+        first = 3 * len(sources) + 1
+        federation.count_bytes(
+            [TARGET, TARGET, *sources, *sources], [*outcomes[:first], outcomes[first + mixed - 1]]
+        )
         return outcomes, rows
 
     def _target_job(self, round: int, task: _Task, slot: int) -> Job:
@@ -200,7 +210,10 @@ class Auto(Method):
             mixed_step = _Step.of(
                 shares, [outcomes[n + k] for k in there], rows[[n + k for k in there]]
             )
-            self.lanes["led"] = led_step.applied(self.lanes["led"])
+            led, keep = self.lanes["led"], federation.settings.buffers == "keep"
+            self.lanes["led"] = led.moved(
+                led_step.update, led.buffers if keep else led_step.buffers
+            )
         else:
             record.notes.append("no source is there: only the target's own lanes move")
         first = 3 * n + 1
@@ -323,10 +336,6 @@ class _Step:
             float((shares * times).sum()),
             mean_buffers([outcome.buffers for outcome in outcomes]),
         )
-
-    def applied(self, state: State) -> State:
-        """A model led by the sources alone."""
-        return state.moved(self.update, self.buffers)
 
     def shared_with(self, change: Tensor, outcome: Outcome) -> Tensor:
         """Half trust: directions averaged per unit of time, a length between both."""

@@ -26,7 +26,7 @@ from fedbridge.methods.base import Method, Record
 from fedbridge.models import head_stretches
 from fedbridge.needs import Need
 from fedbridge.settings import whole_number
-from fedbridge.stretches import complement, overwrite
+from fedbridge.stretches import complement, entries, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,11 @@ HEAD_PURPOSE = 200
 
 
 class FedRep(Method):
-    """A shared body and a local head; every client trains its head first, ``head_epochs`` (1)."""
+    """A shared body and a local head; every client trains its head first, ``head_epochs`` (1).
+
+    That is how often the head goes through what the body goes through once (``epochs`` or
+    ``steps`` of the run).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("head_epochs",)
     needs: ClassVar[tuple[Need, ...]] = (Need.FEATURES,)
@@ -52,7 +56,6 @@ class FedRep(Method):
         self.head_epochs = whole_number("head_epochs", options.get("head_epochs", 1), least=1)
         self.head = head_stretches(federation.bench.model)
         self.body = complement(self.head, federation.blocks.total)
-        federation.stays = self.head
         self.heads = self._everyone(federation.initial)
 
     def room(self) -> tuple[int, int]:
@@ -60,8 +63,9 @@ class FedRep(Method):
         return self.federation.n_sources + 1, self.federation.n_sources + 1
 
     def begin(self, state: State) -> None:
-        """All heads start alike."""
+        """All heads start alike; from now on they stay where they are."""
         super().begin(state)
+        self.federation.stays = self.head
         self.heads = self._everyone(state)
 
     def play(self, round: int) -> Record:
@@ -80,7 +84,7 @@ class FedRep(Method):
             self._keep_heads(present, heads, record)
             gathered = federation.sort(present, outcomes, changes, record.failures)
             moved = federation.averaged(self.state, gathered)
-            overwrite(moved.parameters, self.heads[TARGET], self.head)
+            put(moved.parameters, self.heads[TARGET], self.head)
             self.state = moved
         record.seconds_train = time.perf_counter() - begun
         if TARGET not in present:
@@ -99,13 +103,13 @@ class FedRep(Method):
         self.heads = memory["heads"]
 
     def _everyone(self, state: State) -> Tensor:
-        """The same vector for every client; only its head's stretches count."""
-        return state.parameters.repeat(self.federation.n_sources + 1, 1)
+        """(N+1, h) the same head for every client."""
+        return entries(state.parameters, self.head).repeat(self.federation.n_sources + 1, 1)
 
     def _state(self, client: int) -> State:
         """The shared body with a client's head."""
         parameters = self.state.parameters.clone()
-        overwrite(parameters, self.heads[client], self.head)
+        put(parameters, self.heads[client], self.head)
         return State(parameters, self.state.buffers)
 
     def _phase(
@@ -129,7 +133,11 @@ class FedRep(Method):
         plan = self.federation.plan(client, round)
         if moves != self.head:
             return self.federation.job(round, client, state, slot=slot, moves=moves)
-        plan = replace(plan, epochs=self.head_epochs * plan.epochs)
+        plan = replace(
+            plan,
+            epochs=self.head_epochs * plan.epochs,
+            steps=None if plan.steps is None else self.head_epochs * plan.steps,
+        )
         return self.federation.job(
             round, client, state, slot=slot, moves=moves, plan=plan, purpose=HEAD_PURPOSE
         )
@@ -137,4 +145,4 @@ class FedRep(Method):
     def _keep_heads(self, clients: list[int], states: list[State], record: Record) -> None:
         for client, state in zip(clients, states, strict=True):
             if self.federation.name_of(client) not in record.failures:
-                overwrite(self.heads[client], state.parameters, self.head)
+                self.heads[client] = entries(state.parameters, self.head)

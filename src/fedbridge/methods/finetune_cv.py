@@ -40,10 +40,13 @@ LR_FACTORS = (0.02, 0.1, 0.4, 1.0)
 """Learning rates to try, as factors of the target's own."""
 
 EPOCHS = (3, 10, 30, 80)
-PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PARTS = (0.25, 0.5, 0.75, 1.0)
+"""How much of the training is taken; the start itself is tried besides."""
+
 STARTS = ("begin", "shared")
 CHOOSE_EVERY = 5
 PURPOSE = 300
+FAILED = "failed_trainings"
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,20 @@ class FinetuneCv(FinetuneOffline):
     def adapt(self, round: int, record: Record) -> None:
         """Choose if it is time to, then fine-tune as chosen."""
         if len(self.rows) > 1 and (round - 1) % self.choose_every == 0:
-            losses = self._losses(round)
+            losses = self._losses(round, record)
             self.choice = min(losses, key=losses.__getitem__)
             record.extra["held_out_loss"] = losses[self.choice]
         record.extra["choice"] = str(self.choice)
         start = self._start(self.choice.start)
         end = start
-        for stage in self._stages(self.choice.epochs):
-            end = self._train(round, [end], self.choice.lr_factor, stage, [self.rows])[0]
+        for stage in self._stages(self.choice.epochs if self.choice.part > 0 else 0):
+            end = self._train(round, [end], self.choice.lr_factor, stage, [self.rows], record)[0]
         self.state = interpolated(start, end, self.choice.part)
+        if FAILED in record.extra:
+            record.notes.append(
+                f"{record.extra[FAILED]} trainings of the target failed: their models stayed as "
+                f"they were"
+            )
 
     def memory(self) -> dict[str, Tensor]:
         """The global model and the one at the start."""
@@ -119,15 +127,22 @@ class FinetuneCv(FinetuneOffline):
     def _start(self, name: str) -> State:
         return self.first if name == "begin" else self.shared
 
-    def _losses(self, round: int) -> dict[Choice, float]:
+    def _losses(self, round: int, record: Record) -> dict[Choice, float]:
         """Cross-validated loss of the whole grid."""
-        losses: dict[Choice, float] = {}
+        untouched = {
+            Choice(name, LR_FACTORS[0], EPOCHS[0], 0.0): [self._start(name)] * len(self.folds)
+            for name in STARTS
+        }
+        losses = {
+            choice: held_out_loss(self.federation, models, self.folds)
+            for choice, models in untouched.items()
+        }
         kept = [without(self.rows, fold) for fold in self.folds] * len(STARTS)
         starts = [self._start(name) for name in STARTS for _ in self.folds]
         for factor in LR_FACTORS:
             models = starts
             for epochs, stage in zip(EPOCHS, self._stages(EPOCHS[-1]), strict=True):
-                models = self._train(round, models, factor, stage, kept)
+                models = self._train(round, models, factor, stage, kept, record)
                 for index, name in enumerate(STARTS):
                     own = slice(index * len(self.folds), (index + 1) * len(self.folds))
                     for part in PARTS:
@@ -150,6 +165,7 @@ class FinetuneCv(FinetuneOffline):
         lr_factor: float,
         epochs: int,
         rows: Sequence[Tensor],
+        record: Record,
     ) -> list[State]:
         """One stage of the target's training from each start; a start that fails is left as is."""
         federation = self.federation
@@ -162,6 +178,9 @@ class FinetuneCv(FinetuneOffline):
             for slot, (state, own) in enumerate(zip(starts, rows, strict=True))
         ]
         outcomes, changes = federation.do(jobs, list(starts))
+        failed = sum(outcome.failure is not None for outcome in outcomes)
+        if failed:
+            record.extra[FAILED] = record.extra.get(FAILED, 0) + failed
         return [
             state if outcome.failure else federation.trained(state, change, outcome)
             for state, outcome, change in zip(starts, outcomes, changes, strict=True)

@@ -8,7 +8,8 @@ The target keeps the features ``φ(x_j)`` of its labelled rows under the FedAvg 
 
 with ``s`` the mean squared distance of a stored row to its ``k`` nearest. ``λ`` is taken from a
 grid by the loss of the target's labelled rows, each judged without itself in the store
-(leave-one-out); test rows have no say. ``λ = 0`` is FedAvg.
+(leave-one-out); test rows have no say. The FedAvg model has trained on these rows, so ``λ`` errs
+on the small side. ``λ = 0`` is FedAvg.
 
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization,
 ICML 2022. There ``s`` is a constant; ours follows the scale of the features.

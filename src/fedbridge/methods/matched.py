@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from fedbridge import methods, rules
 from fedbridge.checks import check_beta
 from fedbridge.methods.ruled import RuleMethod
@@ -33,7 +35,10 @@ class TargetOnlyMatched(RuleMethod):
         self.match = str(options.get("match", "auto"))
         methods.class_of(self.match)
         beta = check_beta(options.get("beta", 0.5), federation.n_sources)
-        self.step = 1.0 - float(beta.mean()) if self.match in FIXED_BETA else 1.0
+        counts = federation.sample_counts(range(federation.n_sources))[1:]
+        shares = counts if self.by_samples else torch.ones_like(counts)
+        trust = float((shares * beta).sum() / shares.sum())
+        self.step = 1.0 - trust if self.match in FIXED_BETA else 1.0
 
     def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
         return self.step * super()._update(trained, probed, record)

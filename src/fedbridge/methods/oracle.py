@@ -7,6 +7,7 @@ same rows; only the number of labels differs. Nobody has these labels: it is no 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import ClassVar
 
 from fedbridge.jobs import TARGET
@@ -26,12 +27,10 @@ class Oracle(Method):
     def play(self, round: int) -> Record:
         """One local training, by the plan of the target."""
         federation, begun = self.federation, time.perf_counter()
-        job = federation.job(
-            round,
-            federation.site_for(Need.TARGET_LABELS),
-            self.state,
-            plan=federation.plan(TARGET, round),
-        )
+        site = federation.site_for(Need.TARGET_LABELS)
+        weights = federation.plan(site, round).class_weights
+        plan = replace(federation.plan(TARGET, round), class_weights=weights)
+        job = federation.job(round, site, self.state, plan=plan)
         (outcome,), rows = federation.do([job], [self.state])
         record = Record(
             beta=[0.0] * federation.n_sources,

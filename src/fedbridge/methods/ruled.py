@@ -156,8 +156,13 @@ def spread(mix: Mix, present: list[int], n_sources: int) -> Mix:
 
 
 def select(mix: Mix, present: list[int]) -> Mix:
-    """A mixture of all sources cut down to those that are there."""
-    return replace(mix, sources=mix.sources[:, present], beta=mix.beta[:, present])
+    """A mixture of all sources cut down to those that are there.
+
+    The trust in the others goes to the target, or the step would lose their part of its length.
+    """
+    beta = mix.beta[:, present]
+    lost = mix.beta.sum(1) - beta.sum(1)
+    return Mix(mix.target + lost, mix.sources[:, present], beta)
 
 
 def describe(
