@@ -162,6 +162,12 @@ class TestRun:
         assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["runs"]
         assert told["out"].startswith("runs/t-..-..-x-fedda-0-")
 
+    def test_a_site_may_begin_with_a_dash(self, capsys, tmp_path):
+        rows = [f"{site},{k % 7},{k % 2}" for site in ("-90%", "+90%") for k in range(40)]
+        (tmp_path / "t.csv").write_text("\n".join(["site,x,label", *rows]))
+        assert answer(capsys, "run", "t.csv", "--target", "-90%", *RUN[2:])["target"] == "-90%"
+        assert "one argument" in refused(capsys, "run", "t.csv", "--target", "--json")
+
 
 @pytest.fixture
 def table(tmp_path):
@@ -187,6 +193,7 @@ class TestCompare:
         [
             (["--targets", "all"], ["a", "b", "c"]),
             (["--targets", "a, c"], ["a", "c"]),
+            (["--targets", "C,c"], ["c"]),
             (["--target", "b", "--target", "a"], ["b", "a"]),
         ],
     )

@@ -128,12 +128,12 @@ class TestCheck:
         ]
 
     def test_not_there(self, capsys, root):
-        assert (
-            f"{root / 'heart'}: expected a folder" in shown(capsys, "check", "heart", status=1).out
-        )
+        said = shown(capsys, "check", "heart", status=1).out
+        assert f"{root / 'heart'}: expected a folder" in said
+        assert "fedbridge data fetch heart" in said
 
     def test_all_are_those_on_disk(self, capsys, server, root):
-        assert shown(capsys, "check", "all").out == f"no data set is in {str(root)!r}\n"
+        assert shown(capsys, "check", "all", status=1).out == f"no data set is in {str(root)!r}\n"
         shown(capsys, "fetch", "heart")
         told = answer(capsys, "check", "all")
         assert [report["name"] for report in told["data_sets"]] == ["heart"]

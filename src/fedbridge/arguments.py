@@ -29,6 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, open_options: bool = False, **kwargs: Any) -> None:
         self._flags: set[str] = set()
+        self._valued: set[str] = set()
         self._open_options = open_options
         kwargs |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(*args, **kwargs)
@@ -37,6 +38,8 @@ class Parser(argparse.ArgumentParser):
         """Declare an argument."""
         action = super().add_argument(*args, **kwargs)
         self._flags.update(action.option_strings)
+        if action.nargs is None:
+            self._valued.update(action.option_strings)
         return action
 
     def parse_known_args(  # type: ignore[override]
@@ -54,6 +57,10 @@ class Parser(argparse.ArgumentParser):
         """Refuse the command line."""
         raise UsageError(f"{message}; see `{self.prog} --help`.")
 
+    def _is_value(self, word: str) -> bool:
+        """Whether a word with one dash is a value, such as the domain -90%, and no flag."""
+        return word.startswith("-") and not word.startswith("--") and word not in self._flags
+
     def _divide(self, args: list[str]) -> tuple[list[str], dict[str, object]]:
         declared: list[str] = []
         options: dict[str, object] = {}
@@ -62,6 +69,8 @@ class Parser(argparse.ArgumentParser):
             word = waiting.pop()
             flag, equals, value = word.partition("=")
             if not flag.startswith("--") or len(flag) == 2 or flag in self._flags:
+                if word in self._valued and waiting and self._is_value(waiting[-1]):
+                    word = f"{word}={waiting.pop()}"
                 declared.append(word)
                 continue
             if not equals:

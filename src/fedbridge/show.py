@@ -83,8 +83,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         low, high = summary["accuracy_interval"]
         scored = min(SCORED_ROUNDS, summary["rounds"])
         sure = f"95% interval {low:.1f} to {high:.1f} ({summary['n_test']} test rows)"
+        over = f"mean of the last {scored} rounds" if scored > 1 else "one round"
         lines = [
-            (f"accuracy (mean of the last {scored} rounds)", f"{summary['accuracy']:.1f}%, {sure}"),
+            (f"accuracy ({over})", f"{summary['accuracy']:.1f}%, {sure}"),
             ("accuracy after the last round", f"{summary['accuracy_last']:.1f}%"),
             ("balanced accuracy", f"{summary['balanced_accuracy']:.1f}%"),
         ]

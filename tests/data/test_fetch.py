@@ -124,6 +124,11 @@ class TestFiles:
         monkeypatch.setattr(module, "FileLock", None)
         assert fetch().already_there
 
+    def test_an_empty_folder_is_no_obstacle(self, root):
+        (root / "small").mkdir(parents=True)
+        assert fetch().report.ok
+        assert files_in(root / "small") == ["pixels.gz", "table.data"]
+
     def test_what_is_there_and_wrong_is_replaced_only_when_asked(self, root):
         fetch()
         (root / "small/table.data").write_bytes(b"1,2,4\n")

@@ -25,6 +25,7 @@ def test_every_hospital_can_be_the_target(tiny):
 def test_incomplete_rows_are_left_out_and_counted(tiny):
     task = load_task("heart", target="va")
     assert "site 'cleveland': 6 of 60 rows left out for missing values" in task.notes
+    assert any(note.startswith("not as published: processed.va.data: ") for note in task.notes)
     rows = [*task.manifest["target"], *task.manifest["unlabelled"], *task.manifest["test"]]
     assert sorted(rows) == [row for row in range(40) if row % 10]
 
@@ -127,6 +128,7 @@ class TestRealData:
         assert (len(pool), len(pool) + len(task.test)) == (training, complete)
         assert len(task.target) == labelled
         assert task.input_shape == (13,)
+        assert not any("not as published" in note for note in task.notes)
         sizes = {"cleveland": 199, "hungarian": 172, "switzerland": 30, "va": 85}
         assert {site.name: len(site) for site in task.sources} == {
             other: size for other, size in sizes.items() if other != name

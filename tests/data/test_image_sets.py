@@ -8,6 +8,7 @@ import tiny_data
 from real_data import needs
 
 from fedbridge.data.image_sets import cifar10, fashion_mnist, mnist
+from fedbridge.data.load import load_task
 from fedbridge.errors import DataError
 
 
@@ -73,9 +74,19 @@ def test_a_file_that_is_missing_is_named(own_root):
         cifar10()
 
 
+def test_other_images_than_the_published_ones_are_noted(tiny):
+    note = "'mnist' is not as published: see `fedbridge data check mnist`"
+    assert mnist().notes == (note,)
+    assert note in load_task("colored-mnist-14", target="plus90", n_target=20).notes
+    noted = load_task("cifar10-noise", n_target=20).notes
+    assert len(noted) == 2
+    assert "'cifar10' is not as published" in noted[0]
+
+
 @needs("fashion-mnist")
 def test_the_real_fashion_mnist():
     images = fashion_mnist()
+    assert images.notes == ()
     unit = images.train.pixels / np.float32(255)
     assert unit.mean(dtype=np.float64) == pytest.approx(0.28604, abs=5e-6)
     assert unit.std(dtype=np.float64) == pytest.approx(0.35302, abs=5e-6)
@@ -86,6 +97,7 @@ def test_the_real_fashion_mnist():
 @needs("mnist")
 def test_the_real_mnist():
     images = mnist()
+    assert images.notes == ()
     assert (images.train.pixels.shape, len(images.test)) == ((60000, 1, 28, 28), 10000)
     assert np.bincount(images.train.labels).tolist() == [
         5923,
@@ -104,6 +116,7 @@ def test_the_real_mnist():
 @needs("cifar10")
 def test_the_real_cifar10():
     images = cifar10()
+    assert images.notes == ()
     assert (images.train.pixels.shape, len(images.test)) == ((50000, 3, 32, 32), 10000)
     assert np.bincount(images.train.labels).tolist() == [5000] * 10
     assert np.bincount(images.test.labels).tolist() == [1000] * 10

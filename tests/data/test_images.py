@@ -49,6 +49,12 @@ def test_size_and_colours_are_options(folder):
     assert task.notes[0] == "all images resized to 16x16 grey"
 
 
+@pytest.mark.parametrize("option", ["grayscale", "cache"])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(folder, option):
+    with pytest.raises(OptionError, match=f"`{option}` to be true or false, but got 'maybe'"):
+        load_task(folder, target="photo", **{option: "maybe"})
+
+
 def test_the_manifest_names_files(folder):
     manifest = load_task(folder, target="photo").manifest
     assert "sketch/cat/0.jpg" in manifest["sources"]["sketch"]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedbridge.data.load import load_task, possible_targets, registry, summary_of
@@ -28,6 +29,18 @@ def test_every_built_in_task_loads_and_fits_its_model(tiny, name):
     assert len(task.target) == 20
     build_model(task.model, task)
     Settings(**task.defaults)
+
+
+def test_options_may_be_numbers_of_numpy():
+    task = load_task(
+        "rbf", seed=np.int64(3), diff=np.array([0.1, 0.5]), n_target=np.int32(20), n_sources=None
+    )
+    plain = load_task("rbf", seed=3, diff=[0.1, 0.5], n_target=20)
+    assert json.loads(to_json(task.manifest)) == json.loads(
+        to_json({**plain.manifest, "loaded_as": task.manifest["loaded_as"]})
+    )
+    loaded = load_task("digits-noise", noise=np.float32(0.25), target_fraction=np.float32(0.5))
+    assert json.loads(to_json(loaded.manifest))["options"]["noise"] == 0.25
 
 
 def test_the_manifest_holds_all_options_and_goes_into_a_file(tiny):

@@ -105,7 +105,8 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"n_target": 0}, OptionError, "`n_target`.*above 0"),
+        ({"target_fraction": True}, OptionError, "`target_fraction`.*but got True"),
+        ({"n_target": 0}, OptionError, "`n_target`.*at least 1"),
         ({"n_target": 2.5}, OptionError, "`n_target`"),
         ({"n_target": 8}, DataError, "7 training rows, but got 8: ask for fewer"),
         ({"target_fraction": 0}, OptionError, r"`target_fraction` in \(0, 1\]"),

@@ -55,7 +55,7 @@ class TestFiles:
     def test_a_missing_file(self, folder):
         (folder / "table.data").unlink()
         report = check_folder(FILES, folder)
-        assert said(report) == ["table.data: expected a file, but found No such file or directory"]
+        assert said(report) == ["table.data: expected a file, but found none"]
         assert not report.worth_keeping
 
     def test_a_truncated_wrapper(self, folder):

@@ -145,3 +145,8 @@ def test_the_example_of_an_own_model_fits(monkeypatch):
     model = build_model("my_model:build", random_rows((1, 8, 8)))
     split_model(model)
     sys.modules.pop("my_model")
+
+
+def test_a_misspelt_variant_of_a_built_in_network_is_no_module():
+    with pytest.raises(ModelError, match="resnet18:pretrained"):
+        build_model("resnet18:pretraind", random_rows((3, 32, 32)))

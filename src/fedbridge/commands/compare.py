@@ -75,15 +75,13 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
     if not args.targets:
         return [None]
     from fedbridge.data.load import possible_targets
+    from fedbridge.data.options import check_target_name
 
     possible = possible_targets(args.task, **of_task)
     if args.targets == ALL:
         return possible
-    wanted = _listed(args.targets)
-    for name in wanted:
-        if name not in possible:
-            raise UsageError(f"Expected --targets among {', '.join(possible)}, but got {name!r}.")
-    return wanted
+    wanted = [check_target_name(name, possible) for name in _listed(args.targets)]
+    return list(dict.fromkeys(wanted))
 
 
 def _methods(text: str) -> list[str]:

@@ -126,7 +126,7 @@ def check_command(args: Namespace) -> int:
         folder = dataset_folder(entry.name, *entry.other_names, root=root)
         if folder is not None or entry.name in args.names:
             reports.append(check_dataset(entry.name, folder or root / entry.name))
-    ok = all(report.ok for report in reports)
+    ok = bool(reports) and all(report.ok for report in reports)
     if args.json:
         write_json({"ok": ok, "data_sets": [report.to_json() for report in reports]})
     elif reports:

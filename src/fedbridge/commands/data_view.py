@@ -112,6 +112,9 @@ def checked_lines(report: CheckReport) -> list[str]:
     """What a check says of a data set."""
     if report.ok:
         return [f"{report.name}: as published, {report.folder or 'built in'}"]
+    if report.folder is None:
+        advice = f"  get it with `fedbridge data fetch {report.name}`"
+        return [f"{report.name}: not on disk", *_problem_lines(report), advice]
     return [f"{report.name}: not as published", *_problem_lines(report)]
 
 

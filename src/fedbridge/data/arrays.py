@@ -204,7 +204,7 @@ def assemble(
         class_names=class_names,
         manifest={
             "origin": origin,
-            "seed": seed,
+            "seed": int(seed),
             "sources": {source: list(rows.ids) for source, rows in sources.items()},
             "target": list(labelled.ids),
             "unlabelled": loose_ids,

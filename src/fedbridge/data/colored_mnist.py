@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 COLOUR_FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 """The domains, and how often the colour differs from the label in each."""
 
-ALIASES = {"plus90": "+90%", "plus80": "+80%", "minus90": "-90%"}
 LABEL_FLIPS = 0.25
 FIRST_HIGH_DIGIT = 5
 CLASS_NAMES = ("5 to 9", "0 to 4")
@@ -84,9 +83,7 @@ def colored_mnist_14(
 def _task(
     name: str, model: str, stride: int, target: str | None, seed: int, wanted: Wanted
 ) -> FederatedTask:
-    target_name = check_target_name(
-        target if target is None else ALIASES.get(target, target), COLOUR_FLIPS
-    )
+    target_name = check_target_name(target, COLOUR_FLIPS)
     images = mnist()
     domains = _domains(images, stride, seed)
     own = domains[target_name]
@@ -108,6 +105,7 @@ def _task(
         model=model,
         defaults=dict(RUN_DEFAULTS),
         manifest={**task.manifest, "content": f"sha256:{images.digest}"},
+        notes=(*images.notes, *task.notes),
     )
 
 

@@ -85,7 +85,7 @@ def fetch_dataset(
 def _what_is_there(entry: DataSet, root: Path) -> CheckReport | None:
     """The check of the data set where it is; one that is wrong is not replaced unasked."""
     folder = dataset_folder(entry.name, *entry.other_names, root=root)
-    if folder is None:
+    if folder is None or not any(folder.iterdir()):
         return None
     report = check_folder(entry, folder)
     if not report.worth_keeping:

@@ -57,8 +57,8 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             content = file.read(prod(shape) + 1)  # one more tells a file that is too long
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"Expected {str(path)!r} to be a whole idx file, but it cannot be read ({error}): get "
-            f"the file again."
+            f"Expected {str(path)!r} to be a whole idx file, but it cannot be read "
+            f"({getattr(error, 'strerror', None) or error}): get the file again."
         ) from error
     if len(content) != prod(shape):
         found = f"only {len(content)}" if len(content) < prod(shape) else "more"
@@ -75,8 +75,8 @@ def read_cifar_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"Expected the CIFAR-10 batch {str(path)!r}, but it cannot be read ({error}): get the "
-            f"file again."
+            f"Expected the CIFAR-10 batch {str(path)!r}, but it cannot be read "
+            f"({error.strerror or error}): get the file again."
         ) from error
     if not content or len(content) % CIFAR_RECORD:
         raise DataError(

@@ -15,11 +15,13 @@ import pandas as pd
 import torch
 
 from fedbridge.data.arrays import SiteRows, assemble, select
+from fedbridge.data.catalogue import CATALOGUE, Files
 from fedbridge.data.options import check_target_name
 from fedbridge.data.preprocessing import CodedColumn, NumericColumn, Preprocessing
 from fedbridge.data.split import Wanted, split_exactly, split_test
 from fedbridge.data.store import require_dataset
 from fedbridge.data.tables import as_text, numbers
+from fedbridge.data.verify import content_problem
 from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ def heart_task(
         preprocessing=preprocessing,
         manifest={**task.manifest, "content": f"sha256:{_digest(hospitals)}"},
         notes=(
+            *_differences(hospitals),
             *_left_out_notes(hospitals),
             "all features standardised at each hospital by its own training rows",
             *task.notes,
@@ -224,6 +227,16 @@ def _scale(values: NDArray[np.float64]) -> float:
     """The sample's deviation; 1 for a column that never varies, which then says nothing."""
     deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return deviation if deviation > 0 else 1.0
+
+
+def _differences(hospitals: dict[str, _Hospital]) -> list[str]:
+    """What is not as published: not an error here, since other patients are data as well."""
+    layout = CATALOGUE["heart"].layout
+    assert isinstance(layout, Files)
+    published = {content.path: content for content in layout.contents}
+    files = [hospital.path for hospital in hospitals.values()]
+    problems = (content_problem(published[file.name], file) for file in files)
+    return [f"not as published: {problem}" for problem in problems if problem is not None]
 
 
 def _left_out_notes(hospitals: dict[str, _Hospital]) -> list[str]:

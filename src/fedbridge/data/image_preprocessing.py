@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedbridge.data.decoding import decode_image, is_image
+from fedbridge.data.options import check_flag
 from fedbridge.data.parallel import by_chunks
 from fedbridge.data.preprocessing import read_record
 from fedbridge.errors import DataError, ModelError, OptionError
@@ -55,6 +56,7 @@ class ImagePreprocessing:
         cls, image_size: int | None, grayscale: bool, backbone: str | None, default_size: int
     ) -> ImagePreprocessing:
         """What a user asks for, checked; a backbone has a size of its own."""
+        check_flag("grayscale", grayscale)
         if backbone is None:
             return cls(_checked_size(default_size if image_size is None else image_size), grayscale)
         if grayscale:

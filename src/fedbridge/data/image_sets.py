@@ -50,6 +50,12 @@ CIFAR_CLASSES = (
 )
 CIFAR_FOLDER = "cifar-10-batches-bin"
 PARTS: tuple[Part, ...] = ("train", "test")
+PUBLISHED = {
+    "fashion-mnist": "ca3ab2a37f845e1b8ae23cab1b51749a3011ba3bf1d9016176d75cbaabac376f",
+    "mnist": "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
+    "cifar10": "32e5966899bde482c0ef7d076bf69809b4b1488c806f657a814cfca4646ec493",
+}
+"""The digest of each set as its publishers have it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +86,13 @@ class ImageSet:
     test: Images
     class_names: tuple[str, ...]
     digest: str
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That these are not the published images, whose results others could compare."""
+        if self.digest == PUBLISHED[self.name]:
+            return ()
+        return (f"{self.name!r} is not as published: see `fedbridge data check {self.name}`",)
 
 
 def fashion_mnist() -> ImageSet:

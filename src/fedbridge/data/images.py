@@ -14,7 +14,7 @@ from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.decoding import is_image
 from fedbridge.data.image_cache import KeptRows, cached_rows
 from fedbridge.data.image_preprocessing import ImagePreprocessing
-from fedbridge.data.options import check_target_name
+from fedbridge.data.options import check_flag, check_target_name
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.errors import DataError
 
@@ -94,6 +94,7 @@ def image_rows(
         how: How an image becomes a row.
         cache: Take rows from the cache, and keep there what is not in it.
     """
+    check_flag("cache", cache)
     kept = {
         site: cached_rows(root / site, own, how) if cache else KeptRows(how.rows(own, site))
         for site, own in files.items()

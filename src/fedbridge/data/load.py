@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
+import numpy as np
+
 from fedbridge.data.cifar import cifar10_noise
 from fedbridge.data.colored_mnist import colored_mnist, colored_mnist_14
 from fedbridge.data.digits import ShiftName, digits_task
@@ -73,6 +75,7 @@ def load_task(
         seed: Decides every random choice of rows.
         **options: What this kind of task takes besides, such as ``n_target``.
     """
+    options = {option: _own_type(value) for option, value in options.items()}
     if Path(name_or_path).suffix.lower() == ".toml":
         file = read_task_file(Path(name_or_path))
         task = _load(file.source, target or file.target, seed, {**file.options, **options})
@@ -81,6 +84,15 @@ def load_task(
         task = _load(name_or_path, target, seed, options)
     asked = {"task": str(name_or_path), "target": target, "options": dict(options)}
     return replace(task, manifest={**task.manifest, "loaded_as": asked})
+
+
+def _own_type(value: object) -> object:
+    """Numbers and lists of numpy as Python's own, which configurations and manifests can hold."""
+    if isinstance(value, list):
+        return [_own_type(part) for part in value]
+    if isinstance(value, tuple):
+        return tuple(map(_own_type, value))
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def summary_of(name: str) -> str:

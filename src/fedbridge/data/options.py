@@ -16,19 +16,26 @@ SHIFTED_TARGET = "target"
 
 
 def check_target_name(target: str | None, sites: Iterable[str]) -> str:
-    """The site that the user means by ``target``; own data have no target of their own."""
+    """The site that the user means by ``target``; own data have no target of their own.
+
+    Where only one site can be meant, case, spaces and dashes do not matter, and signs may be words:
+    ``real-world`` is ``Real World``, and ``minus90``, which a shell likes better, is ``-90%``.
+    """
     names = list(sites)
     listed = ", ".join(map(repr, names))
     if target is None:
         raise TargetNeededError(
             f"Expected `target` to name the site that adapts: one of {listed}.", names
         )
-    if str(target) not in names:
+    if str(target) in names:
+        return str(target)
+    alike = [name for name in names if _plain(name) == _plain(str(target))]
+    if len(alike) != 1:
         raise UnknownTargetError(
             f"Expected `target` to be a site, but got {target!r}.{nearest(str(target), names)} "
             f"Sites: {listed}."
         )
-    return str(target)
+    return alike[0]
 
 
 def check_shifted_target(target: str | None) -> None:
@@ -38,6 +45,13 @@ def check_shifted_target(target: str | None) -> None:
             f"Expected the target {SHIFTED_TARGET!r}, the shifted client, but got {target!r}: "
             f"leave `target` out."
         )
+
+
+def check_flag(option: str, value: object) -> bool:
+    """The value, or an error when it is neither true nor false."""
+    if not isinstance(value, bool):
+        raise OptionError(f"Expected `{option}` to be true or false, but got {value!r}.")
+    return value
 
 
 def check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
@@ -64,3 +78,9 @@ def check_count(option: str, value: object, *, least: int, most: int | None = No
             return number
     limit = f"of at least {least}" if most is None else f"from {least} to {most}"
     raise OptionError(f"Expected `{option}` to be a whole number {limit}, but got {value!r}.")
+
+
+def _plain(name: str) -> str:
+    """Letters and digits of a name in lower case, behind the word for a sign at its front."""
+    sign = {"+": "plus", "-": "minus"}.get(name[:1], "")
+    return sign + "".join(filter(str.isalnum, name.casefold()))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedbridge.data.split import Rows
     from fedbridge.data.task import FederatedTask
 
+FEW_CLASSES = "not every site has rows of every class: that is how the task is made"
+"""Instead of a note on each of the sites."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shares:
@@ -79,6 +82,7 @@ def shifted_task(
         model=setting.model,
         defaults=dict(setting.run_defaults),
         manifest={**task.manifest, "content": f"sha256:{images.digest}"},
+        notes=(*images.notes, *((FEW_CLASSES,) if task.notes else ())),
     )
 
 

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from fedbridge.data.options import check_count
 from fedbridge.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ TEST_FRACTION = 0.3
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """Random numbers for one purpose; draws for another purpose never disturb them."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise OptionError(f"Expected `seed` to be a whole number of at least 0, but got {seed!r}.")
-    return np.random.default_rng([seed, crc32(purpose.encode())])
+    return np.random.default_rng([check_count("seed", seed, least=0), crc32(purpose.encode())])
 
 
 def stratified_order(strata: NDArray[np.generic] | None, n: int, rng: np.random.Generator) -> Rows:
@@ -93,24 +92,25 @@ class Wanted:
             return self._checked_count(self.n_target, n_training)
         if self.target_fraction is None:
             return n_training
-        if not isinstance(self.target_fraction, Real) or not 0 < self.target_fraction <= 1:
-            raise OptionError(
-                f"Expected `target_fraction` in (0, 1], but got {self.target_fraction!r}."
-            )
-        return max(1, round(n_training * self.target_fraction))
+        return max(1, round(n_training * self._checked_fraction(self.target_fraction)))
 
     @staticmethod
     def _checked_count(n_target: int, n_training: int) -> int:
-        if isinstance(n_target, bool) or not isinstance(n_target, int) or n_target < 1:
-            raise OptionError(
-                f"Expected `n_target` to be a whole number above 0, but got {n_target!r}."
-            )
+        n_target = check_count("n_target", n_target, least=1)
         if n_target > n_training:
             raise DataError(
                 f"Expected `n_target` to be at most the target's {n_training} training rows, but "
                 f"got {n_target}: ask for fewer."
             )
         return n_target
+
+    @staticmethod
+    def _checked_fraction(fraction: object) -> float:
+        if isinstance(fraction, Real) and not isinstance(fraction, bool):
+            share = float(fraction)
+            if 0 < share <= 1:
+                return share
+        raise OptionError(f"Expected `target_fraction` in (0, 1], but got {fraction!r}.")
 
 
 def split_target(

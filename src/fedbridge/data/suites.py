@@ -117,7 +117,7 @@ def suite_task(
         cache: Keep the decoded images or features on disk for the next time.
     """
     domains = [domain.name for domain in suite.layout.domains]
-    target_name = check_target_name(_canonical(target, domains), domains)
+    target_name = check_target_name(target, domains)
     root = require_dataset(suite.name, *CATALOGUE[suite.name].other_names)
     files = {domain: _domain_files(suite, root, domain) for domain in domains}
     labels = {domain: [file.parent.name for file in own] for domain, own in files.items()}
@@ -149,16 +149,6 @@ def suite_task(
         preprocessing=how,
         notes=(*_differences(suite, labels), *notes, *task.notes),
     )
-
-
-def _canonical(target: str | None, domains: Sequence[str]) -> str | None:
-    """The domain as the suite spells it, however the user does."""
-    known = {_plain(domain): domain for domain in domains}
-    return None if target is None else known.get(_plain(str(target)), target)
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def _domain_files(suite: Suite, root: Path, domain: str) -> list[Path]:

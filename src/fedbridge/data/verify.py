@@ -104,8 +104,10 @@ def content_problem(content: Content, file: Path) -> Problem | None:
         size, digest = _measure(file, most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         return Problem(content.path, "a whole gzip file", f"a damaged one ({error})")
+    except FileNotFoundError:
+        return Problem(content.path, "a file", "none")
     except OSError as error:
-        return Problem(content.path, "a file", error.strerror or str(error))
+        return Problem(content.path, "a file that can be read", error.strerror or str(error))
     if content.size is not None and size != content.size:
         found = f"{size:,}" if size < content.size else "more"
         return Problem(content.path, f"{content.size:,} bytes of content", found)
@@ -164,10 +166,10 @@ def _check_domain(
 ) -> Iterator[Problem]:
     for own in classes:
         if not counts.get(own):
-            yield Problem(f"{domain.name}/{own}", "images of this class", "none", minor=True)
+            yield Problem(f"{domain.name}/{own}", "images of this class", "none")
     for own in sorted(counts.keys() - set(classes)):
         known = f"one of the classes {', '.join(classes)}"
-        yield Problem(f"{domain.name}/{own}", known, own, minor=True)
+        yield Problem(f"{domain.name}/{own}", known, own)
     total = sum(counts.values())
     if total not in (domain.images, *domain.also):
         published = " or ".join(f"{count:,}" for count in (domain.images, *domain.also))

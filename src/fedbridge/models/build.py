@@ -7,6 +7,7 @@ building decides the initial parameters.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from copy import deepcopy
@@ -66,16 +67,32 @@ def _build(spec: ModelSpec, task: FederatedTask) -> nn.Module:
     if not isinstance(spec, str):
         return _call_factory(spec, task, getattr(spec, "__name__", type(spec).__name__))
     name, colon, rest = spec.partition(":")
-    if colon and rest.isidentifier() and not pretrained.is_variant(name, rest):
+    if colon and rest.isidentifier() and not _is_built_in(name, rest):
         return _call_factory(_import_factory(name, rest), task, spec)
     return registry.get(name)(task, rest if colon else None)
 
 
-def _import_factory(module_name: str, function: str) -> Callable[..., nn.Module]:
+def _is_built_in(name: str, rest: str) -> bool:
+    """Whether ``name:rest`` means a network of ours: by its variant, or for want of such a module.
+
+    A user's own module may have the name of one.
+    """
+    if pretrained.is_variant(name, rest):
+        return True
+    _look_here_too()
+    return name in registry.names() and importlib.util.find_spec(name) is None
+
+
+def _look_here_too() -> None:
+    """Let imports find modules in the current directory."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
+
+
+def _import_factory(module_name: str, function: str) -> Callable[..., nn.Module]:
+    _look_here_too()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

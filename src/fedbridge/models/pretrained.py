@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from fedbridge.data.store import require_dataset
+from fedbridge.data.store import data_root, dataset_folder
 from fedbridge.errors import DataError, ModelError
 from fedbridge.models.parts import AsImages, Normalise
 from fedbridge.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -75,11 +75,12 @@ def resnet50(task: FederatedTask, variant: str | None = None) -> nn.Module:
 
 def imagenet_file(name: str) -> Path:
     """Where the parameters trained on ImageNet are, or an error that says how to get them."""
-    file = require_dataset(name) / RESNETS[name].file
+    file = (dataset_folder(name) or data_root() / name) / RESNETS[name].file
     if not file.is_file() and not kept_copy(file).is_file():
         raise DataError(
             f"Expected the weights of {name!r} in {str(file)!r}, but there is no such file: run "
-            f"`fedbridge data fetch {name}`."
+            f"`fedbridge data fetch {name}`, or, for images, take a backbone that is installed "
+            f"(`backbone` efficientnet-lite0)."
         )
     return file
 
