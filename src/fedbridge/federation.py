@@ -6,7 +6,7 @@ dropout, units and byte counts are settled here, once, for every method.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,97 +17,25 @@ from fedbridge.blocks import Blocks, buffer_copies, mean_buffers, parameter_vect
 from fedbridge.data.split import stratified_split
 from fedbridge.engines import Engine, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
-from fedbridge.evidence import Vectors
+from fedbridge.extra_sites import more_sites
 from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
 from fedbridge.metrics import Metrics, measure_predictions
-from fedbridge.needs import Need
+from fedbridge.seeds import CHOOSING, DROPPING, PROBING, SPLITTING, TRAINING, seed_of
+from fedbridge.state import Buffers, Gathered, State
 from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.needs import Need
     from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
     from fedbridge.stretches import Stretches
 
-Buffers = dict[str, Tensor]
-FIRST_ROUND = 2**20
-"""Added to round numbers in seeds, because warm-up rounds are counted down to 0."""
-
 
 class TargetFailedError(FedbridgeError):
     """The target's training came to nothing; without the target there is nothing to adapt to."""
-
-
-def seed_of(seed: int, round: int, client: int, purpose: int = 0) -> int:
-    """A seed for one purpose of one client in one round, the same in every engine."""
-    words = np.random.SeedSequence((seed, FIRST_ROUND + round, client, purpose))
-    return int(words.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-TRAINING, PROBING, DROPPING, CHOOSING, SPLITTING = range(5)
-
-
-@dataclass(frozen=True)
-class State:
-    """A model as the federation sees it: parameters and buffers."""
-
-    parameters: Tensor
-    buffers: Buffers
-
-    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """The model as named tensors, for a checkpoint; ``of_tensors`` is the way back."""
-        buffers = {f"{prefix}buffers.{name}": value for name, value in self.buffers.items()}
-        return {f"{prefix}parameters": self.parameters, **buffers}
-
-    @classmethod
-    def of_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> State:
-        """The model among named tensors."""
-        start = f"{prefix}buffers."
-        buffers = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
-        return cls(tensors[f"{prefix}parameters"], buffers)
-
-    def moved(self, update: Tensor, buffers: Buffers | None = None) -> State:
-        """The model after an update, with new buffers if there are any."""
-        return State(self.parameters + update, self.buffers if buffers is None else buffers)
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What came back in a round.
-
-    Attributes:
-        rows: (clients, m) the vectors that came back: the target's first, if it is there.
-        target: the target's outcome; None if it dropped out.
-        sources: index (from 0) and outcome of every source that came back.
-        failures: name of every client that did not, and why.
-    """
-
-    rows: Tensor
-    target: Outcome | None
-    sources: tuple[tuple[int, Outcome], ...]
-    failures: Mapping[str, str]
-
-    @property
-    def source_indices(self) -> list[int]:
-        """Indices of the sources that came back."""
-        return [index for index, _ in self.sources]
-
-    def vectors(self, *, align: bool) -> Vectors:
-        """The vectors in one unit: the only place where updates are rescaled.
-
-        A source's update over (its steps x its learning rate), times the target's.
-        """
-        assert self.target is not None
-        reports = [outcome for _, outcome in self.sources]
-        unit = self.target.time
-        scale = [unit / report.time if align else 1.0 for report in reports]
-        factors = torch.tensor(scale, dtype=torch.float64)
-        theirs = self.rows[1:]
-        if align:
-            theirs.mul_(factors.to(theirs.dtype)[:, None])
-        return Vectors(self.rows[0], theirs, self.target, reports, factors)
 
 
 class Federation:
@@ -459,44 +387,6 @@ class Federation:
         rows = torch.from_numpy(aside)
         validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
         return validation, torch.from_numpy(kept)
-
-
-def more_sites(
-    task: FederatedTask, needs: Sequence[Need], validation: Site | None = None
-) -> dict[Need, Site]:
-    """Rows of the target that only a method with such a need gets to see, as sites.
-
-    Rows that are set aside for validation are not among them.
-    """
-    more: dict[Need, Site] = {}
-    if Need.UNLABELLED in needs:
-        assert task.unlabelled is not None
-        count = len(task.unlabelled)
-        no_labels = task.target.y[:1].repeat(count, *(1 for _ in task.target.y.shape[1:])) * 0
-        more[Need.UNLABELLED] = replace(
-            task.target, name=f"{task.target.name} (unlabelled)", x=task.unlabelled, y=no_labels
-        )
-    if Need.TARGET_LABELS in needs:
-        pool = task.target if task.target_pool is None else task.target_pool
-        if validation is not None:
-            rows = rows_besides(pool, validation)
-            pool = replace(pool, x=pool.x[rows], y=pool.y[rows])
-        more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
-    return more
-
-
-def rows_besides(pool: Site, held_back: Site) -> Tensor:
-    """Rows of a pool without those of another set that was taken from it.
-
-    One row of the pool goes for each row of the other set, so that equal rows stay as many as
-    they are.
-    """
-    stays = torch.ones(len(pool), dtype=torch.bool)
-    for x, y in zip(held_back.x, held_back.y, strict=True):
-        same_x = (pool.x == x).reshape(len(pool), -1).all(1)
-        same_y = (pool.y == y).reshape(len(pool), -1).all(1)
-        stays[(stays & same_x & same_y).nonzero()[:1]] = False
-    return stays.nonzero()[:, 0]
 
 
 def round_half_up(value: float) -> int:

@@ -16,14 +16,16 @@ from fedbridge import methods
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
 from fedbridge.errors import OptionError
-from fedbridge.federation import Federation, State, seed_of
+from fedbridge.federation import Federation
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
+from fedbridge.seeds import seed_of
 from fedbridge.settings import Settings, split_options, whole_number
+from fedbridge.state import State
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from small import blobs, federation, method, same_model
 
 import fedbridge as fb
 from fedbridge.data.task import Site
-from fedbridge.federation import rows_besides
+from fedbridge.extra_sites import rows_besides
 from fedbridge.methods.base import Record
 from fedbridge.methods.finetune_cv import Choice, interpolated
 

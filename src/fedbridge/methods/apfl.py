@@ -23,10 +23,10 @@ from torch.func import functional_call
 from fedbridge.blocks import load_buffers, load_parameter_vector
 from fedbridge.checks import check_number
 from fedbridge.errors import OptionError
-from fedbridge.federation import State
 from fedbridge.jobs import SUPERVISED, TARGET
 from fedbridge.methods.base import INNER, Method, Record
 from fedbridge.objectives import Desk, Objective
+from fedbridge.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,7 +34,6 @@ import torch
 from fedbridge.blocks import mean_buffers
 from fedbridge.cone import nearest_in_hull
 from fedbridge.evidence import Vectors, measure_evidence
-from fedbridge.federation import State
 from fedbridge.jobs import TARGET, Outcome
 from fedbridge.methods.base import Method, Record
 from fedbridge.methods.held_out import (
@@ -46,6 +45,7 @@ from fedbridge.methods.held_out import (
 )
 from fedbridge.methods.ruled import describe
 from fedbridge.rules import Mix
+from fedbridge.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation, State
+    from fedbridge.federation import Federation
     from fedbridge.needs import Need
+    from fedbridge.state import State
 
 INNER = "model."
 """How the names of the model's own tensors begin in a composed module."""

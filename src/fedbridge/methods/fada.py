@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation, Gathered, State
+    from fedbridge.federation import Federation
     from fedbridge.methods.base import Record
     from fedbridge.objectives import Desk
+    from fedbridge.state import Gathered, State
 
 ALIGNMENT = 1.0
 DISENTANGLING = 0.1

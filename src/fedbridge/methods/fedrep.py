@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge.federation import State
 from fedbridge.jobs import TARGET
 from fedbridge.methods.base import Method, Record
 from fedbridge.models import head_stretches
 from fedbridge.needs import Need
 from fedbridge.settings import whole_number
+from fedbridge.state import State
 from fedbridge.stretches import complement, entries, put
 
 if TYPE_CHECKING:

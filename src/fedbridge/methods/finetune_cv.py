@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge.federation import State
 from fedbridge.jobs import TARGET
 from fedbridge.methods.finetune import FinetuneOffline
 from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
 from fedbridge.settings import whole_number
+from fedbridge.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

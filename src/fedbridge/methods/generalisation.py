@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from fedbridge.federation import Gathered
 from fedbridge.methods.base import Method, Record
 from fedbridge.needs import Need
+from fedbridge.state import Gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

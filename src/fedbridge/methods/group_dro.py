@@ -30,9 +30,10 @@ from fedbridge.objectives import Objective
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.federation import Federation, State
+    from fedbridge.federation import Federation
     from fedbridge.jobs import Outcome
     from fedbridge.objectives import Desk
+    from fedbridge.state import State
 
 STEP_SIZE = 0.01
 LOG_SHARES = "log_shares"

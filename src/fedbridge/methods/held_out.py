@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedbridge.federation import SPLITTING, seed_of
 from fedbridge.jobs import TARGET
+from fedbridge.seeds import SPLITTING, seed_of
 from fedbridge.settings import whole_number
 from fedbridge.training import one_thread, squared_error
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation, State
+    from fedbridge.federation import Federation
+    from fedbridge.state import State
 
 FOLDS = 5
 

@@ -35,9 +35,10 @@ from fedbridge.settings import whole_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fedbridge.federation import Federation, State
+    from fedbridge.federation import Federation
     from fedbridge.jobs import Outcome
     from fedbridge.objectives import Desk
+    from fedbridge.state import State
 
 PENALTY = 100.0
 ANNEAL = 500

@@ -52,10 +52,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fedbridge.federation import Federation, Gathered, State
+    from fedbridge.federation import Federation
     from fedbridge.jobs import Job
     from fedbridge.methods.base import Record
     from fedbridge.objectives import Batch, Desk
+    from fedbridge.state import Gathered, State
 
 GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50
 

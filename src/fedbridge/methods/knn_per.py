@@ -26,11 +26,11 @@ from torch.nn import functional
 
 from fedbridge import rules
 from fedbridge.checks import check_number
-from fedbridge.federation import State
 from fedbridge.methods.ruled import RuleMethod
 from fedbridge.models import split_model, try_out
 from fedbridge.needs import Need
 from fedbridge.settings import whole_number
+from fedbridge.state import State
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:

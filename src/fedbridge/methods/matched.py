@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation, Gathered
+    from fedbridge.federation import Federation
     from fedbridge.methods.base import Record
+    from fedbridge.state import Gathered
 
 FIXED_BETA = ("fedda", "fedgp")
 

@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation, State
+    from fedbridge.federation import Federation
     from fedbridge.jobs import Job
     from fedbridge.objectives import Desk
+    from fedbridge.state import State
 
 DOUBT = 0.1
 TEMPERATURE = 0.05

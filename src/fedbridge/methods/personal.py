@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.federation import State
 from fedbridge.methods.base import Method
+from fedbridge.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

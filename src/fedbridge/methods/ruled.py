@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation, Gathered, State
+    from fedbridge.federation import Federation
     from fedbridge.geometry import Geometry
     from fedbridge.objectives import Objective
+    from fedbridge.state import Gathered, State
 
 
 class RuleMethod(Method):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedbridge.blocks import pooled_buffers
-from fedbridge.federation import State
 from fedbridge.jobs import SUPERVISED, TARGET
 from fedbridge.methods.base import Method, Record
 from fedbridge.needs import Need
+from fedbridge.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.data.task import Site
-    from fedbridge.federation import Gathered
     from fedbridge.objectives import Objective
+    from fedbridge.state import Gathered
 
 
 class UnsupervisedMethod(Method):
