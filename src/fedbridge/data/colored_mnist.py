@@ -7,7 +7,7 @@ digit is below 5 and is wrong for a quarter of the images; the colour agrees wit
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,48 +44,47 @@ RUN_DEFAULTS = {
 }
 
 
+@dataclass(frozen=True)
+class Version:
+    """A size of the images and the model for it; every ``stride``-th pixel is kept."""
+
+    name: str
+    model: str
+    stride: int
+    described: str
+
+    def __str__(self) -> str:
+        """What sets it apart, for lists of tasks."""
+        return self.described
+
+
+VERSIONS = (
+    Version("colored-mnist", "mnist-cnn", 1, "2x28x28, for the CNN of the paper"),
+    Version("colored-mnist-14", "mlp:256", 2, "2x14x14, every second pixel, for a small network"),
+)
+
+
 def colored_mnist(
+    version: Version,
     target: str | None = None,
     seed: int = 0,
     *,
     n_target: int | None = None,
     target_fraction: float | None = None,
 ) -> FederatedTask:
-    """Coloured MNIST in three domains, 2x28x28, for the CNN of the paper.
+    """Coloured MNIST in three domains.
 
     Args:
+        version: Which size.
         target: The domain that adapts: +90%, +80% or -90%; also plus90, plus80, minus90.
         seed: Decides who holds which image, labels, colours, and the splits.
         n_target: Labelled training images at the target.
         target_fraction: The same as a fraction, 0.001 by default.
     """
-    return _task("colored-mnist", "mnist-cnn", 1, target, seed, Wanted(n_target, target_fraction))
-
-
-def colored_mnist_14(
-    target: str | None = None,
-    seed: int = 0,
-    *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-) -> FederatedTask:
-    """Coloured MNIST in three domains, 2x14x14 (every second pixel), for a small network.
-
-    Args:
-        target: The domain that adapts: +90%, +80% or -90%; also plus90, plus80, minus90.
-        seed: Decides who holds which image, labels, colours, and the splits.
-        n_target: Labelled training images at the target.
-        target_fraction: The same as a fraction, 0.001 by default.
-    """
-    return _task("colored-mnist-14", "mlp:256", 2, target, seed, Wanted(n_target, target_fraction))
-
-
-def _task(
-    name: str, model: str, stride: int, target: str | None, seed: int, wanted: Wanted
-) -> FederatedTask:
+    wanted = Wanted(n_target, target_fraction)
     target_name = check_target_name(target, COLOUR_FLIPS)
     images = mnist()
-    domains = _domains(images, stride, seed)
+    domains = _domains(images, version.stride, seed)
     own = domains[target_name]
     n_own = len(own.y)
     task = assemble(
@@ -94,7 +93,7 @@ def _task(
         split_exactly(
             own.y.numpy(), n_own, round(n_own * TEST_SHARE), seed, wanted.or_else(LABELLED)
         ),
-        name=name,
+        name=version.name,
         origin="mnist, training then test images",
         seed=seed,
         target_name=target_name,
@@ -102,7 +101,7 @@ def _task(
     )
     return replace(
         task,
-        model=model,
+        model=version.model,
         defaults=dict(RUN_DEFAULTS),
         manifest={**task.manifest, "content": f"sha256:{images.digest}"},
         notes=(*images.notes, *task.notes),

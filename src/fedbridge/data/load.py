@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 import numpy as np
 
 from fedbridge.data.cifar import cifar10_noise
-from fedbridge.data.colored_mnist import colored_mnist, colored_mnist_14
+from fedbridge.data.colored_mnist import VERSIONS, colored_mnist
 from fedbridge.data.digits import ShiftName, digits_task
 from fedbridge.data.fashion import fashion_labels, fashion_noise, fashion_sources
 from fedbridge.data.heart import heart_task
@@ -56,8 +56,8 @@ registry.add("fashion-noise", fashion_noise)
 registry.add("fashion-labels", fashion_labels)
 registry.add("fashion-sources", fashion_sources)
 registry.add("cifar10-noise", cifar10_noise)
-registry.add("colored-mnist", colored_mnist)
-registry.add("colored-mnist-14", colored_mnist_14)
+for _version in VERSIONS:
+    registry.add(_version.name, partial(colored_mnist, _version))
 registry.add("heart", heart_task)
 for _suite in SUITES:
     registry.add(_suite.name, partial(suite_task, _suite))
