@@ -14,13 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from fedbridge.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
-from fedbridge.data.split import stratified_split
+from fedbridge.distant import DistantSite
 from fedbridge.engines import Engine, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
 from fedbridge.extra_sites import more_sites
+from fedbridge.home import Home, News, Settled, Work
 from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
-from fedbridge.metrics import Metrics, measure_predictions
-from fedbridge.seeds import CHOOSING, DROPPING, PROBING, SPLITTING, TRAINING, seed_of
+from fedbridge.labels_in_use import (
+    class_weights,
+    round_half_up,
+    rows_to_train,
+    set_validation_aside,
+)
+from fedbridge.metrics import Evaluation, Metrics, measure_predictions
+from fedbridge.seeds import CHOOSING, DROPPING, PROBING, TRAINING, seed_of
 from fedbridge.state import Buffers, Gathered, State
 from fedbridge.training import Workbench, one_thread
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.engines import Remote
     from fedbridge.needs import Need
     from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
@@ -48,16 +56,20 @@ class Federation:
         settings: Settings,
         seed: int,
         needs: Sequence[Need] = (),
+        remote: Remote | None = None,
     ) -> None:
-        """``needs`` says what besides the sites' labelled rows the method may see."""
-        self.task, self.settings, self.seed = task, settings, seed
+        """A federation in this process, or one whose sites answer through ``remote``.
+
+        ``needs`` says what besides the sites' labelled rows the method may see.
+        """
+        self.task, self.settings, self.seed, self.remote = task, settings, seed, remote
         self.initial = State(parameter_vector(model), buffer_copies(model))
         if self.initial.parameters.dtype != torch.float32:
             raise ModelError(
                 f"Expected a model of float32 parameters, but got "
                 f"{self.initial.parameters.dtype}: call its .float()."
             )
-        self.validation, self.target_rows = self._set_validation_aside()
+        self.validation, self.target_rows = set_validation_aside(task, settings, seed)
         more = more_sites(task, needs, self.validation)
         self.bench = Workbench(
             model,
@@ -74,6 +86,7 @@ class Federation:
         self.bytes_up = self.bytes_down = 0
         self.stays: Stretches = ()
         self.buffers_stay: frozenset[str] = frozenset()
+        self.at_home = Outcome(0)
         self._engine: Engine | None = None
 
     @property
@@ -95,12 +108,13 @@ class Federation:
         There is always room for a round of all sources: the warm-up is one.
         """
         self.close()
-        self._engine = make_engine(
-            self.bench,
-            slots=slots,
-            rows=max(rows or 0, self.n_sources + 1),
-            workers=self.settings.workers,
-        )
+        room = max(rows or 0, self.n_sources + 1)
+        if self.remote is not None:
+            self._engine = self.remote.open(self, slots=slots, rows=room)
+        else:
+            self._engine = make_engine(
+                self.bench, slots=slots, rows=room, workers=self.settings.workers
+            )
 
     def close(self) -> None:
         """End the engine's processes."""
@@ -125,7 +139,11 @@ class Federation:
         )
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
-        return replace(plan, class_weights=self._class_weights(client, *beside))
+        if isinstance(self.bench.sites[client], DistantSite):
+            return plan  # the site weighs its classes by its own labels
+        labels = torch.cat([self._labels(site) for site in (client, *beside)])
+        weights = class_weights(settings.class_weights, labels, self.task.n_classes)
+        return replace(plan, class_weights=weights)
 
     def job(
         self,
@@ -168,15 +186,43 @@ class Federation:
             moves,
         )
 
-    def do(self, jobs: Sequence[Job], states: Sequence[State]) -> tuple[list[Outcome], Tensor]:
-        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
+    def do(
+        self,
+        jobs: Sequence[Job],
+        states: Sequence[State],
+        round: int = 0,
+        home: Home | None = None,
+    ) -> tuple[list[Outcome], Tensor]:
+        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows.
+
+        What the target trains at ``home`` is done beside them, and its first outcome is left in
+        ``at_home``. Over a network the target sees to that by itself.
+        """
         if self._engine is None:
             self.open()
         assert self._engine is not None
-        for slot, state in enumerate(states):
+        trainings = [] if home is None else home.trainings(round)
+        starts = [*states, *(state for _, state in trainings)]
+        for slot, state in enumerate(starts):
             self._engine.starts[slot].copy_(state.parameters)
-        outcomes = self._engine.run(jobs)
-        return outcomes, self._engine.results[: len(jobs)]
+        own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
+        outcomes = self._engine.run([*jobs, *own])
+        rows = self._engine.results
+        if home is not None:
+            done = [Work(outcome, rows[k]) for k, outcome in enumerate(outcomes)]
+            shared = [done[k] for k, job in enumerate(jobs) if job.client == TARGET]
+            home.trained(shared, done[len(jobs) :])
+            self.at_home = outcomes[len(jobs)]
+        elif self.remote is not None:
+            self.at_home = self.remote.at_home
+        return outcomes[: len(jobs)], rows[: len(jobs)]
+
+    def settle(self, round: int, home: Home | None, news: News) -> Settled | None:
+        """Let the target decide on the round's mixture; None if it does not answer."""
+        if home is not None:
+            return home.settle(news)
+        assert self.remote is not None
+        return self.remote.settle(round, news)
 
     def gather(
         self,
@@ -244,7 +290,7 @@ class Federation:
 
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
-        own = len(self.task.target) if self.target_rows is None else len(self.target_rows)
+        own = rows_to_train(len(self.task.target), self.settings)
         return torch.tensor(
             [own, *(len(self.task.sources[index]) for index in sources)], dtype=torch.float64
         )
@@ -262,6 +308,15 @@ class Federation:
         if not every:
             return state.buffers
         return mean_buffers(every)
+
+    def judge(self, round: int, state: State) -> Evaluation:
+        """What a model is worth, by the target's test split and the rows set aside."""
+        if self.remote is not None:
+            return self.remote.judge(round, state)
+        aside = self.validation
+        return Evaluation(
+            self.evaluate(state), None if aside is None else self.evaluate(state, aside).loss
+        )
 
     def evaluate(self, state: State, site: Site | None = None) -> Metrics:
         """Measures of a model on the target's test split, or on another set."""
@@ -331,6 +386,8 @@ class Federation:
         A method says which stretches of the vector (``stays``) and which buffers never leave a
         site (``buffers_stay``).
         """
+        if self.remote is not None:
+            return  # counted where the messages are
         vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))
         buffers = sum(
             buffer.numel() * buffer.element_size()
@@ -344,51 +401,8 @@ class Federation:
             self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
         self.bytes_up += len(clients) * buffers
 
-    def _class_weights(self, *clients: int) -> tuple[float, ...]:
-        given = self.settings.class_weights
-        assert self.task.n_classes is not None
-        if isinstance(given, tuple):
-            if len(given) != self.task.n_classes:
-                raise FedbridgeError(
-                    f"Expected {self.task.n_classes} class weights, but got {len(given)}."
-                )
-            return given
-        if given != "balanced":
-            raise FedbridgeError(
-                f"Expected `class_weights` to be 'balanced' or one number per class, but got "
-                f"{given!r}."
-            )
-        labels = torch.cat([self._labels(client) for client in clients])
-        counts = torch.bincount(labels, minlength=self.task.n_classes)
-        present = counts > 0
-        weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
-        return tuple(weights.tolist())
-
     def _labels(self, client: int) -> Tensor:
         """The labels that a client trains on: those set aside for validation have no say."""
         labels = self.bench.sites[client].y
         held_back = client == TARGET and self.target_rows is not None
         return labels[self.target_rows] if held_back else labels
-
-    def _set_validation_aside(self) -> tuple[Site | None, Tensor | None]:
-        """A validation split of the target's training rows, if early stopping needs one."""
-        target = self.task.target
-        if self.settings.early_stopping is None:
-            return None, None
-        count = len(target) - max(1, round_half_up(self.settings.validation_fraction * len(target)))
-        if count < 1:
-            raise FedbridgeError(
-                f"Expected enough target rows to set some aside for early stopping, but there "
-                f"are {len(target)}: leave `early_stopping` out."
-            )
-        strata = None if self.task.n_classes is None else target.y.numpy()
-        chooser = np.random.default_rng(seed_of(self.seed, 0, TARGET, SPLITTING))
-        kept, aside = stratified_split(strata, len(target), count, chooser)
-        rows = torch.from_numpy(aside)
-        validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
-        return validation, torch.from_numpy(kept)
-
-
-def round_half_up(value: float) -> int:
-    """Nearest whole number, halves upwards."""
-    return int(value + 0.5)

@@ -22,13 +22,20 @@ class StorageError(FedbridgeError):
     """A file could not be written (disk full, no permission); what was there before still is."""
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside the file, flush to disk, then take its place in one step."""
+PRIVATE = 0o600
+
+
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> None:
+    """Write beside the file, flush to disk, then take its place in one step.
+
+    ``mode`` holds from the first byte on, so that what is ``PRIVATE`` never was readable to others.
+    """
     data = content.encode() if isinstance(content, str) else content
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(partial, flags, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -110,6 +110,24 @@ class Job:
     anchor: int | None = None
     moves: Stretches | None = None
 
+    def steps(self, samples: int) -> int:
+        """Steps that the job takes on so many samples (batches, for a probe)."""
+        if self.kind == "train":
+            return self.plan.total_steps(samples)
+        per_epoch = self.plan.batches_per_epoch(samples)
+        return min(per_epoch, self.max_batches or per_epoch)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the steps; a probe takes none, its vector is a gradient."""
+        return self.plan.lr if self.kind == "train" else 1.0
+
+    def noisy_batches(self, samples: int) -> int:
+        """Batches that the measured noise stands on; 0 if it is not asked for."""
+        if self.kind == "train" and self.plan.noise == "none":
+            return 0
+        return min(self.plan.batches_per_epoch(samples), self.steps(samples))
+
 
 @dataclass(frozen=True)
 class Outcome:

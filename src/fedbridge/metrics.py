@@ -20,16 +20,33 @@ class Metrics:
     """Measures of a test set; None where a measure does not apply.
 
     Attributes:
-        loss: cross-entropy or squared error.
+        loss: cross-entropy or squared error; None if it was not measured.
         accuracy: share of right answers in percent; None for regression.
         balanced_accuracy: mean over classes of the share of right answers, in percent.
         auc: area under the ROC curve, for two classes that both occur.
     """
 
-    loss: float
+    loss: float | None
     accuracy: float | None = None
     balanced_accuracy: float | None = None
     auc: float | None = None
+
+
+NOT_MEASURED = Metrics(loss=None)
+"""In place of the measures of a model that nobody could be asked about."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model is worth to the target.
+
+    Attributes:
+        test: on the test split; None if the target did not answer.
+        validation: loss on rows set aside for early stopping, if there are any.
+    """
+
+    test: Metrics | None
+    validation: float | None = None
 
 
 def measure_predictions(outputs: Tensor, truth: Tensor, n_classes: int | None) -> Metrics:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 import fedbridge
 from fedbridge import methods
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
-from fedbridge.errors import OptionError
+from fedbridge.errors import OptionError, nearest
 from fedbridge.federation import Federation
 from fedbridge.methods.base import Method, Record
-from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
+from fedbridge.metrics import NOT_MEASURED, SCORED_ROUNDS, wilson_interval
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
 from fedbridge.report import write_report
@@ -29,11 +30,11 @@ from fedbridge.state import State
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from fedbridge.data.task import FederatedTask
+    from fedbridge.engines import Remote
 
 INITIALISING = 50
+ENGINES = ("local", "flower", "flower-sim")
 
 Line = dict[str, Any]
 Callback = Callable[[Line], object]
@@ -77,7 +78,9 @@ def run(
         method: a name of ``fedbridge.methods.names()``.
         rounds: rounds after the warm-up.
         seed: of the initial model and of everything random in training.
-        engine: ``local``: clients run in this process and in worker processes.
+        engine: ``local``: clients run in this process and in worker processes. ``flower``: over
+            a real network of Flower processes on this machine, with TLS and node keys.
+            ``flower-sim``: in Flower's simulation.
         out: folder for configuration, history, checkpoints, model and report; None keeps nothing.
         resume: go on with the run in ``out``, or start it if there is none.
         callbacks: called with every round's record.
@@ -88,19 +91,36 @@ def run(
         >>> len(result.history)
         3
     """
-    if engine != "local":
-        raise OptionError(f"Expected `engine` to be 'local', but got {engine!r}.")
+    if engine not in ENGINES:
+        raise OptionError(
+            f"Expected `engine` to be one of {', '.join(ENGINES)}, but got {engine!r}."
+            f"{nearest(engine, ENGINES)}"
+        )
     rounds = whole_number("rounds", rounds, least=1)
     seed = whole_number("seed", seed, least=0)
     loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
+    if engine != "local":
+        from fedbridge.engines.flower import run_here
+
+        return run_here(
+            loaded,
+            method,
+            rounds,
+            seed,
+            engine,
+            None if out is None else Path(out),
+            resume=resume,
+            callbacks=callbacks,
+            options=options,
+        )
     settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
-    playing = _Run(loaded, method, rounds, seed, settings, own, callbacks)
+    playing = Run(loaded, method, rounds, seed, settings, own, callbacks)
     return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)
 
 
 @dataclass
-class _Run:
-    """One run: everything between its configuration and its result."""
+class Run:
+    """One run: everything between its configuration and its result, wherever its sites are."""
 
     task: FederatedTask
     method: str
@@ -108,7 +128,9 @@ class _Run:
     seed: int
     settings: Settings
     options: dict[str, Any]
-    callbacks: Sequence[Callback]
+    callbacks: Sequence[Callback] = ()
+    remote: Remote | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
     history: list[Line] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
@@ -120,11 +142,13 @@ class _Run:
         kind = methods.class_of(self.method)
         model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
-            model = build_model(self.settings.model or self.task.model, self.task)
+            model = self._model()
             check_needs(self.method, kind.needs, self.task, model, model_name)
             blank = deepcopy(model)
             composed = kind.compose(model, self.task)
-        federation = Federation(self.task, composed, self.settings, self.seed, kind.needs)
+        federation = Federation(
+            self.task, composed, self.settings, self.seed, kind.needs, self.remote
+        )
         player = methods.make(self.method, federation, self.options)
         first = 1 - self.settings.warmup
         if folder is not None:
@@ -149,9 +173,15 @@ class _Run:
             None if folder is None else folder.path,
         )
 
+    def _model(self) -> nn.Module:
+        """The initial model; a coordinator may have one that only holds parameters."""
+        if self.remote is not None and isinstance(self.settings.model, nn.Module):
+            return deepcopy(self.settings.model)
+        return build_model(self.settings.model or self.task.model, self.task)
+
     def config(self) -> dict[str, Any]:
         """What the run is: with the same code of the model, the same bits come out."""
-        return {
+        known = {
             "format": FORMAT,
             "version": fedbridge.__version__,
             "task": self.task.name,
@@ -174,6 +204,7 @@ class _Run:
                 else list(self.task.class_names),
             },
         }
+        return {**known, **self.about}
 
     def summarise(self, federation: Federation, seconds: float) -> dict[str, Any]:
         """The run in a few numbers."""
@@ -237,6 +268,8 @@ class _Run:
         self, round: int, federation: Federation, player: Method, folder: RunFolder | None
     ) -> None:
         federation.bytes_up = federation.bytes_down = 0
+        if federation.remote is not None:
+            federation.remote.round = round
         warm = round < 1
         if warm:
             record = Record()
@@ -262,20 +295,22 @@ class _Run:
 
     def _line(self, round: int, federation: Federation, state: State, record: Record) -> Line:
         begun = time.perf_counter()
-        measured = asdict(federation.evaluate(state))
-        validation = None
-        if federation.validation is not None:
-            validation = federation.evaluate(state, federation.validation).loss
+        evaluation = record.evaluation or federation.judge(round, state)
         seconds_eval = time.perf_counter() - begun
         told = asdict(record)
         extra = told.pop("extra")
+        del told["evaluation"]
+        if federation.remote is not None:
+            federation.bytes_up, federation.bytes_down = federation.remote.traffic()
+            told["notes"] += federation.remote.notes
+            federation.remote.notes = []
         return {
             "round": round,
             "phase": "warm-up" if round < 1 else "training",
-            **measured,
+            **asdict(evaluation.test or NOT_MEASURED),
             **told,
             **extra,
-            "validation_loss": validation,
+            "validation_loss": evaluation.validation,
             "seconds_eval": seconds_eval,
             "bytes_up": federation.bytes_up,
             "bytes_down": federation.bytes_down,
@@ -329,6 +364,17 @@ class _Run:
             player.begin(state)
             player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
+
+
+def check_travels(method: str) -> None:
+    """Refuse a method that needs rows or personal models of others in one place."""
+    if methods.class_of(method).travels:
+        return
+    able = [name for name in methods.names() if methods.class_of(name).travels]
+    raise OptionError(
+        f"Expected a method that works with sites elsewhere, but {method!r} needs rows or personal "
+        f"models in one place: choose one of {', '.join(able)}, or the engine 'local'."
+    )
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

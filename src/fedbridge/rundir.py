@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
 FORMAT = 1
+SITES = "sites"
+"""Folder of what sites remember in a run over Flower on one machine."""
+
 MAY_DIFFER = ("rounds", "version", "loaded_as")
 """Entries of the configuration that may change when a run is taken up again."""
 
@@ -67,11 +70,15 @@ class RunFolder:
                 )
         else:
             self._check_same(there, config)
-            if not resume:
-                raise RunFolderError(
-                    f"Expected a new folder, but {self.path} already holds this run: add --resume "
-                    f"to go on with it, or choose another folder with --out."
-                )
+            self.check_new(resume=resume)
+
+    def check_new(self, *, resume: bool) -> None:
+        """Refuse a folder that holds a run, unless that is to be resumed."""
+        if not resume and self.config() is not None:
+            raise RunFolderError(
+                f"Expected a new folder, but {self.path} already holds this run: add --resume "
+                f"to go on with it, or choose another folder with --out."
+            )
 
     def claim(
         self, config: dict[str, Any], task: FederatedTask, history: list[dict[str, Any]]
@@ -90,7 +97,7 @@ class RunFolder:
 
     def _others(self) -> Iterator[Path]:
         """Files that are not the rest of an interrupted write or of a first round."""
-        ours = ("manifest.json", "preprocessing.json", "history.jsonl")
+        ours = ("manifest.json", "preprocessing.json", "history.jsonl", SITES)
         for file in self.path.iterdir():
             if not (file.name.endswith(".partial") or file.name in ours):
                 yield file

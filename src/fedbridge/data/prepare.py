@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
     from fedbridge.data.task import Prepare
@@ -44,3 +46,35 @@ class InTurn:
         for step in self.steps:
             x = step(x, generator)
         return x
+
+
+_KINDS: dict[str, type[PixelsToUnit] | type[AddNoise]] = {
+    "pixels-to-unit": PixelsToUnit,
+    "add-noise": AddNoise,
+}
+
+
+def prepare_to_record(prepare: Prepare | None) -> list[dict[str, Any]]:
+    """A preparation as plain values, so that a site's file can name it; the way back is below."""
+    if prepare is None:
+        return []
+    if isinstance(prepare, InTurn):
+        return [record for step in prepare.steps for record in prepare_to_record(step)]
+    for name, kind in _KINDS.items():
+        if type(prepare) is kind:
+            return [{"kind": name, **vars(prepare)}]
+    raise DataError(
+        f"Expected batches to be prepared by one of {', '.join(_KINDS)}, but got "
+        f"{type(prepare).__name__}: another process cannot find it again; prepare the rows "
+        f"beforehand."
+    )
+
+
+def prepare_from_record(records: list[dict[str, Any]]) -> Prepare | None:
+    """What ``prepare_to_record`` described."""
+    steps = tuple(_KINDS[record["kind"]](*map(float, _values(record))) for record in records)
+    return InTurn(steps) if len(steps) > 1 else next(iter(steps), None)
+
+
+def _values(record: dict[str, Any]) -> list[Any]:
+    return [value for name, value in record.items() if name != "kind"]

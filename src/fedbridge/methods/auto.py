@@ -34,14 +34,18 @@ import torch
 from fedbridge.blocks import mean_buffers
 from fedbridge.cone import nearest_in_hull
 from fedbridge.evidence import Vectors, measure_evidence
+from fedbridge.home import News
 from fedbridge.jobs import TARGET, Outcome
 from fedbridge.methods.base import Method, Record
-from fedbridge.methods.held_out import (
-    FOLDS,
-    deal_folds,
-    held_out_loss,
-    labelled_rows,
-    without,
+from fedbridge.methods.lanes import (
+    HALF_TRUST,
+    LED,
+    LED_UPDATE,
+    REPLICA_PURPOSE,
+    TIME,
+    VELOCITY,
+    Lanes,
+    Velocity,
 )
 from fedbridge.methods.ruled import describe
 from fedbridge.rules import Mix
@@ -53,59 +57,42 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation import Federation
-    from fedbridge.jobs import Job
-
-OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of the target's own training is added to the led model; the loss chooses."""
+    from fedbridge.home import Settled
 
 MEMORY = 0.7
 """Weight of the past rounds in the running average of the evidence about the sources."""
 
-LOSS_MEMORY = 0.5
-"""The same for held-out losses: enough to calm a small sample, not so much as to lag behind."""
-
 CAUTION = 0.1
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
-
-HALF_TRUST = 0.5
-REPLICA_PURPOSE = 100
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One training of the target: of a lane, on all rows or on all but a fold's."""
-
-    lane: str
-    fold: int | None
-
-    @property
-    def name(self) -> str:
-        return self.lane if self.fold is None else f"{self.lane}.{self.fold}"
 
 
 class Auto(Method):
     """Lanes side by side, chosen by cross-validated loss."""
 
     options: ClassVar[tuple[str, ...]] = ("folds",)
+    travels: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.rows = labelled_rows(federation)
-        self.folds = deal_folds(federation, options.get("folds", FOLDS))
-        self.lanes: dict[str, State] = {}
-        self.losses: dict[str, float] = {}
+        self.home = None if federation.remote is not None else Lanes(federation, options)
+        self.led = self.mixed = federation.initial
         self.evidence: Tensor | None = None
-        self.choice = "alone"
+
+    @classmethod
+    def home_of(cls, federation: Federation, options: Mapping[str, Any]) -> Lanes:
+        """The lanes, where the target's rows are."""
+        return Lanes(federation, options)
 
     def room(self) -> tuple[int, int]:
         """Sources train on two lanes and probe; the target trains every lane and replica."""
-        trainings = len(self._tasks())
-        return 2 + trainings, 3 * self.federation.n_sources + 1 + trainings
+        trainings = 0 if self.home is None else len(self.home.lanes())
+        return 2 + trainings, 3 * self.federation.n_sources + 2 + trainings
 
     def begin(self, state: State) -> None:
         """All lanes start from the same model."""
-        self.state = state
-        self.lanes = {task.name: state for task in self._tasks()} | {"led": state}
+        self.state = self.led = self.mixed = state
+        if self.home is not None:
+            self.home.begin(state)
 
     def play(self, round: int) -> Record:
         """Train all lanes, move them, let the target's labels choose."""
@@ -123,67 +110,53 @@ class Auto(Method):
         if self.federation.name_of(TARGET) in record.failures:
             record.notes.append("the target was lost: the model stays as it was")
             return record
-        self._move(sources, outcomes, rows, record)
-        self._choose(record)
+        news = self._move(sources, outcomes, rows, record)
+        self._take(self.federation.settle(round, self.home, news), record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
 
     def memory(self) -> dict[str, Tensor]:
-        """All lanes and the evidence so far."""
+        """The shared lanes, the evidence so far, and what is at home, if that is here."""
         kept = {} if self.evidence is None else {"evidence": self.evidence}
-        for name, state in self.lanes.items():
-            kept |= state.tensors(f"{name}|")
+        kept |= self.led.tensors("led|") | self.mixed.tensors("mixed|")
+        if self.home is not None:
+            kept |= {f"home.{name}": value for name, value in self.home.memory().items()}
         return kept
 
     def facts(self) -> dict[str, Any]:
-        """Running losses and the lane in use."""
-        return {"losses": self.losses, "choice": self.choice}
+        """What is at home besides tensors."""
+        return {} if self.home is None else self.home.facts()
 
     def remember(
         self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Take all lanes up again."""
         super().remember(state, memory, facts)
-        self.losses, self.choice = dict(facts["losses"]), str(facts["choice"])
         self.evidence = memory.get("evidence")
-        for name in list(self.lanes):
-            self.lanes[name] = State.of_tensors(memory, f"{name}|")
-
-    def _tasks(self) -> list[_Task]:
-        """Every training of the target in a round."""
-        folds = [None, *range(len(self.folds))] if len(self.rows) > 1 else [None]
-        return [_Task(lane, fold) for lane in ("alone", "own", "mixed") for fold in folds]
+        self.led, self.mixed = State.of_tensors(memory, "led|"), State.of_tensors(memory, "mixed|")
+        if self.home is not None:
+            self.home.remember(
+                {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
+                facts,
+            )
 
     def _train(self, round: int, sources: list[int]) -> tuple[list[Outcome], Tensor]:
-        """Sources train on the lanes ``led`` and ``mixed`` and probe ``led``; the target all.
+        """Sources train on the lanes ``led`` and ``mixed`` and probe ``led``.
 
         These two lanes pass between all clients; the target sends its probe and its part of
-        ``mixed``.
+        ``mixed`` and trains the others at home.
         """
-        federation, tasks = self.federation, self._tasks()
-        states = [self.lanes["led"], *(self.lanes[task.name] for task in tasks)]
-        mixed = 1 + tasks.index(_Task("mixed", None))
-        jobs = [federation.job(round, client, states[0]) for client in sources]
-        jobs += [federation.job(round, client, states[mixed], slot=mixed) for client in sources]
+        federation, states = self.federation, [self.led, self.mixed]
+        jobs = [federation.job(round, client, self.led) for client in sources]
+        jobs += [federation.job(round, client, self.mixed, slot=1) for client in sources]
         jobs += [
-            federation.job(round, client, states[0], kind="probe", noise="size")
+            federation.job(round, client, self.led, kind="probe", noise="size")
             for client in (TARGET, *sources)
         ]
-        jobs += [self._target_job(round, task, slot + 1) for slot, task in enumerate(tasks)]
-        outcomes, rows = federation.do(jobs, states)
-        first = 3 * len(sources) + 1
-        federation.count_bytes(
-            [TARGET, TARGET, *sources, *sources], [*outcomes[:first], outcomes[first + mixed - 1]]
-        )
+        jobs.append(federation.job(round, TARGET, self.mixed, slot=1, purpose=REPLICA_PURPOSE))
+        outcomes, rows = federation.do(jobs, states, round, self.home)
+        federation.count_bytes([TARGET, TARGET, *sources, *sources], outcomes)
         return outcomes, rows
-
-    def _target_job(self, round: int, task: _Task, slot: int) -> Job:
-        rows = self.rows
-        if task.fold is not None:
-            rows = without(rows, self.folds[task.fold])
-        purpose = REPLICA_PURPOSE + (0 if task.fold is None else task.fold + 1)
-        state = self.lanes[task.name]
-        return self.federation.job(round, TARGET, state, slot=slot, rows=rows, purpose=purpose)
 
     def _failed(self, round: int, sources: list[int], outcomes: list[Outcome]) -> dict[str, str]:
         """Sources that failed in any lane, and the target if it cannot even train alone.
@@ -194,41 +167,34 @@ class Auto(Method):
         failed: dict[str, str] = {}
         for part in (outcomes[:n], outcomes[n : 2 * n], outcomes[2 * n + 1 : 3 * n + 1]):
             failed |= self.federation.failures(round, sources, part)
-        alone = outcomes[3 * n + 1 + self._tasks().index(_Task("alone", None))]
-        return failed | self.federation.failures(round, [TARGET], [alone])
+        return failed | self.federation.failures(round, [TARGET], [self.federation.at_home])
 
     def _move(
         self, sources: list[int], outcomes: list[Outcome], rows: Tensor, record: Record
-    ) -> None:
-        """Move every lane by its mixture of what came back."""
+    ) -> News:
+        """Move the shared lanes by what came back; what the lanes at home need to know of it."""
         n, federation = len(sources), self.federation
         there = [k for k in range(n) if federation.name_of(sources[k]) not in record.failures]
-        led_step = mixed_step = None
+        news, step = News(), None
         if there:
             shares = self._shares(sources, outcomes, rows, there, record)
             led_step = _Step.of(shares, [outcomes[k] for k in there], rows[there])
-            mixed_step = _Step.of(
-                shares, [outcomes[n + k] for k in there], rows[[n + k for k in there]]
-            )
-            led, keep = self.lanes["led"], federation.settings.buffers == "keep"
-            self.lanes["led"] = led.moved(
-                led_step.update, led.buffers if keep else led_step.buffers
+            step = _Step.of(shares, [outcomes[n + k] for k in there], rows[[n + k for k in there]])
+            keep = federation.settings.buffers == "keep"
+            buffers = None if keep else led_step.buffers
+            self.led = self.led.moved(led_step.update, buffers)
+            told = {f"{LED}.buffers.{name}": value for name, value in (buffers or {}).items()}
+            news = News(
+                {LED_UPDATE: led_step.update, VELOCITY: step.velocity, **told}, {TIME: step.time}
             )
         else:
             record.notes.append("no source is there: only the target's own lanes move")
-        first = 3 * n + 1
-        for index, task in enumerate(self._tasks()):
-            outcome, change = outcomes[first + index], rows[first + index]
-            if outcome.failure is not None:
-                continue
-            state = self.lanes[task.name]
-            if task.lane == "mixed" and mixed_step is not None:
-                moved = mixed_step.shared_with(change, outcome)
-            elif task.lane == "own" and led_step is not None:
-                moved = change + led_step.update
-            else:
-                moved = change.clone()
-            self.lanes[task.name] = federation.trained(state, moved, outcome)
+        outcome, change = outcomes[3 * n + 1], rows[3 * n + 1]
+        if outcome.failure is None:
+            mixed = Velocity.of(news)
+            moved = change.clone() if mixed is None else mixed.shared_with(change, outcome)
+            self.mixed = federation.trained(self.mixed, moved, outcome)
+        return news
 
     def _shares(
         self,
@@ -269,45 +235,18 @@ class Auto(Method):
         self.evidence[index[:, None], index] = past
         return past
 
-    def _trust(self) -> float:
-        lane = self.choice.partition(" ")[0]
-        return {"alone": 0.0, "mixed": HALF_TRUST}.get(lane, 1.0)
-
-    def _choose(self, record: Record) -> None:
-        """Take the model with the smallest running cross-validated loss."""
-        for name, loss in self._held_out_losses().items():
-            past = self.losses.get(name)
-            self.losses[name] = (
-                loss if past is None else LOSS_MEMORY * past + (1 - LOSS_MEMORY) * loss
-            )
-        if self.losses:
-            self.choice = min(self.losses, key=self.losses.__getitem__)
-        self.state = self._model(self.choice, None)
+    def _take(self, settled: Settled | None, record: Record) -> None:
+        """Take the model that the target has chosen."""
+        if settled is None:
+            record.notes.append("the target was lost before it chose: the model stays as it was")
+            return
+        self.state = self.led if settled.state is None else settled.state
+        record.evaluation = settled.evaluation
+        choice = str(settled.facts["choice"])
         if record.beta is not None:
-            trust = self._trust()
+            trust = {"alone": 0.0, "mixed": HALF_TRUST}.get(choice.partition(" ")[0], 1.0)
             record.beta = [None if share is None else trust * share for share in record.beta]
-        record.extra = {"choice": self.choice, "cv_loss": dict(self.losses)}
-
-    def _held_out_losses(self) -> dict[str, float]:
-        """Mean loss of every candidate on rows that its replica never saw."""
-        if len(self.rows) < 2:
-            return {}
-        candidates = ["alone", "mixed", *(f"own {share:g}" for share in OWN_SHARES)]
-        return {name: self._held_out_loss(name) for name in candidates}
-
-    def _held_out_loss(self, candidate: str) -> float:
-        models = [self._model(candidate, fold) for fold in range(len(self.folds))]
-        return held_out_loss(self.federation, models, self.folds)
-
-    def _model(self, candidate: str, fold: int | None) -> State:
-        """The model of a candidate, or its replica without a fold."""
-        lane, _, share = candidate.partition(" ")
-        state = self.lanes[_Task(lane, fold).name]
-        if lane != "own":
-            return state
-        led, part = self.lanes["led"], float(share)
-        parameters = torch.lerp(led.parameters, state.parameters, part)
-        return State(parameters, state.buffers if part > 0 else led.buffers)
+        record.extra = {"choice": choice, "cv_loss": dict(settled.facts["losses"])}
 
 
 @dataclass(frozen=True)
@@ -336,10 +275,3 @@ class _Step:
             float((shares * times).sum()),
             mean_buffers([outcome.buffers for outcome in outcomes]),
         )
-
-    def shared_with(self, change: Tensor, outcome: Outcome) -> Tensor:
-        """Half trust: directions averaged per unit of time, a length between both."""
-        length = outcome.time ** (1 - HALF_TRUST) * self.time**HALF_TRUST
-        own = (1 - HALF_TRUST) / outcome.time * change
-        mixed: Tensor = length * (own + HALF_TRUST * self.velocity)
-        return mixed

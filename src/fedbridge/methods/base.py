@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation import Federation
+    from fedbridge.home import Home
+    from fedbridge.metrics import Evaluation
     from fedbridge.needs import Need
     from fedbridge.state import State
 
@@ -34,6 +36,7 @@ class Record:
         failures: clients that were left out, and why.
         notes: what a reader should know about this round.
         extra: what only this method has to tell.
+        evaluation: what the model is worth, if the target has already said so.
         seconds_train: time of the clients' work.
         seconds_aggregate: time of measuring and mixing.
     """
@@ -45,6 +48,7 @@ class Record:
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
     seconds_train: float = 0.0
     seconds_aggregate: float = 0.0
 
@@ -58,10 +62,13 @@ class Method(ABC):
     Attributes:
         options: what the method takes besides the options of every run.
         needs: what it needs beyond updates; an unmet need is an error before anything runs.
+        travels: whether it works when sites are elsewhere: no personal model of a source, and no
+            row of anybody, may be needed at the coordinator.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[Need, ...]] = ()
+    travels: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         self.federation = federation
@@ -86,6 +93,11 @@ class Method(ABC):
             tensors: what was saved, for the sizes of what the method adds to the model.
         """
         return model
+
+    @classmethod
+    def home_of(cls, federation: Federation, options: Mapping[str, Any]) -> Home | None:
+        """The part of the method that lives with the target, if there is one."""
+        return None
 
     def deliver(self, model: nn.Module, state: State) -> nn.Module:
         """A finished model for the target in ``model``, a copy of the initial one."""

@@ -28,6 +28,7 @@ class FinetuneOffline(PersonalMethod):
     """Source-only rounds, then ``finetune_epochs`` (50) on the target's labels, as the paper."""
 
     options: ClassVar[tuple[str, ...]] = ("finetune_epochs",)
+    travels: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)

@@ -103,6 +103,7 @@ class KnnPer(RuleMethod):
     """FedAvg and a vote of the ``neighbours`` (10) nearest labelled rows of the target."""
 
     options: ClassVar[tuple[str, ...]] = ("neighbours", "share")
+    travels: ClassVar[bool] = False
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:

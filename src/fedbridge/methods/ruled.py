@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 class RuleMethod(Method):
     """Algorithm 1 of the paper, for any rule and any evidence."""
+
+    travels: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, options: Mapping[str, Any], rule: AnyRule) -> None:
         super().__init__(federation, options)

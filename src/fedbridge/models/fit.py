@@ -38,7 +38,8 @@ def check_fit(model: nn.Module, task: FederatedTask) -> None:
 def try_out(model: nn.Module, task: FederatedTask) -> object:
     """What a model, or a part that takes its inputs, returns for two samples; it stays as it is."""
     site = task.target
-    samples = site.x[:1].repeat(2, *(1 for _ in task.input_shape))
+    one = site.x[:1] if len(site.x) else torch.zeros(1, *task.input_shape)
+    samples = one.repeat(2, *(1 for _ in task.input_shape))
     if site.prepare is not None:
         samples = site.prepare(samples, torch.Generator().manual_seed(0))
     modes = {module: module.training for module in model.modules()}

@@ -1,0 +1,180 @@
+"""A run over Flower on this machine: what a federation of real sites does, before there are any.
+
+Every site is a process of its own that reads nothing but its own file. ``flower`` starts a link
+and nodes that talk over TLS with registered keys; ``flower-sim`` is Flower's simulation.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+
+from fedbridge.engines.flower.app import app_files
+from fedbridge.engines.flower.operation import Operation
+from fedbridge.errors import FedbridgeError, OptionError
+from fedbridge.files import file_name, to_json, write_atomically
+from fedbridge.models import build_model
+from fedbridge.report import write_report
+from fedbridge.run import Callback, RunResult, check_travels
+from fedbridge.rundir import SITES, RunFolder, fingerprint
+from fedbridge.site_package import save_site, sites_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.engines.flower.app import ConfigValue
+
+STRATEGY_OPTIONS = ("timeout", "wait", "norm_bound", "norm_ratio", "encoding")
+DATA = "data"
+
+
+class FlowerRunError(FedbridgeError):
+    """A run over Flower did not come to its end."""
+
+
+def run_here(
+    task: FederatedTask,
+    method: str,
+    rounds: int,
+    seed: int,
+    engine: str,
+    out: Path | None,
+    *,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    options: dict[str, Any],
+) -> RunResult:
+    """Start everything, run, and leave nothing behind but the run's folder."""
+    check_travels(method)
+    with tempfile.TemporaryDirectory(prefix="fedbridge-") as scratch:
+        folder = Path(scratch)
+        run_folder = RunFolder((folder / "run" if out is None else out).absolute())
+        run_folder.check_new(resume=resume)
+        here = _Here(task, method, rounds, seed, run_folder, folder, engine, options)
+        follow = _Follower(run_folder, callbacks)
+        here.play(follow)
+        follow()
+        return here.result(kept=out is not None)
+
+
+@dataclass
+class _Here:
+    """One run and its scratch folder."""
+
+    task: FederatedTask
+    method: str
+    rounds: int
+    seed: int
+    run_folder: RunFolder
+    folder: Path
+    engine: str
+    options: dict[str, Any]
+
+    def play(self, follow: _Follower) -> None:
+        """Start Flower, run the app, end Flower."""
+        app = self._write_app()
+        nodes: dict[str, dict[str, ConfigValue]] = {}
+        for k, site in enumerate(sites_of(self.task)):
+            data = self.folder / DATA / f"site-{k}.safetensors"
+            save_site(data, site)
+            memory = self.run_folder.path / SITES / file_name(site.name)
+            nodes[site.name] = {"data": str(data), "memory": str(memory)}
+        with self._operation(nodes) as operation:
+            operation.start()
+            state = operation.run_app(app, on_tick=follow)
+            if state.status != "completed":
+                raise FlowerRunError(
+                    f"Expected the run to be completed, but it {state.status}: "
+                    f"{reason_in(state.details, operation.log('server-app'))}"
+                )
+
+    def _operation(self, nodes: dict[str, dict[str, ConfigValue]]) -> Operation:
+        folder = self.folder / "flower"
+        if self.engine == "flower":
+            return Operation(folder, nodes, secure=True)
+        return Operation(folder, {}, simulated=len(nodes))
+
+    def result(self, *, kept: bool) -> RunResult:
+        """What the coordinator wrote, with what it could not know."""
+        folder = self.run_folder
+        summary, history = folder.summary(), folder.history()
+        if summary is None:
+            raise FlowerRunError(
+                f"Expected the coordinator to finish the run, but {folder.path} holds no summary."
+            )
+        folder.write_task(self.task)
+        if kept:
+            write_report(folder.path)
+        model = build_model(self.options.get("model") or self.task.model, self.task)
+        model.load_state_dict(load_file(folder.path / "model.safetensors"))
+        return RunResult(
+            summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
+        )
+
+    def _config(self) -> dict[str, ConfigValue]:
+        given = {**self.task.defaults, **self.options}
+        model = given.pop("model", None) or self.task.model
+        if not isinstance(model, str):
+            raise OptionError(
+                "Expected the name of a model, because other processes build it too, but got an "
+                "object: name it as module:function or choose a built-in one."
+            )
+        own = {name: given.pop(name) for name in STRATEGY_OPTIONS if name in given}
+        about = {
+            "loaded_as": self.task.manifest.get("loaded_as"),
+            "data_sha256": fingerprint(self.task),
+            "engine": self.engine,
+        }
+        plain = {k: v for k, v in given.items() if k not in ("workers", "device")}
+        return {
+            "method": self.method,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "target": self.task.target.name,
+            "sites": to_json(list(self.task.source_names)),
+            "model": model,
+            "name": self.task.name,
+            "out": str(self.run_folder.path),
+            "secure": self.engine == "flower",
+            "data": str(self.folder / DATA),
+            "options": to_json(plain),
+            "about": to_json(about),
+            **{name.replace("_", "-"): value for name, value in own.items()},
+        }
+
+    def _write_app(self) -> Path:
+        app = self.folder / "app"
+        for path, text in app_files(self._config()).items():
+            write_atomically(app / path, text)
+        return app
+
+
+class _Follower:
+    """Calls back for every round that the coordinator has written."""
+
+    def __init__(self, folder: RunFolder, callbacks: Sequence[Callback]) -> None:
+        self._folder, self._callbacks = folder, callbacks
+        self._seen = len(folder.history())
+
+    def __call__(self, state: object = None) -> None:
+        history = self._folder.history()
+        for line in history[self._seen :]:
+            for callback in self._callbacks:
+                callback(line)
+        self._seen = max(self._seen, len(history))
+
+
+def reason_in(details: str, log: Path) -> str:
+    """Why a run ended, in one line: Flower's word, or the last lines of the coordinator's log."""
+    if details:
+        return details
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "nothing is known of why."
+    return " / ".join(line.strip() for line in lines[-5:] if line.strip())

@@ -1,0 +1,214 @@
+"""Replies of a site as Flower records: all that may leave it, and nothing else.
+
+``ALLOWED`` is the whole list. A coordinator drops a reply with any other record or field, and a
+test holds every message of a site against it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedbridge.engines.flower.encoding import EncodingError, decode
+from fedbridge.errors import FedbridgeError
+from fedbridge.home import Work
+from fedbridge.jobs import Outcome
+from fedbridge.metrics import Evaluation, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fedbridge.engines.flower.worker import Delivery
+
+SITE = "site"
+LONGEST_REASON = 400
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    r"site": (
+        "site",
+        "role",
+        "note",
+        "failure",
+        "home-failure",
+        "input-shape",
+        "class-names",
+        "version",
+        "choice",
+        "candidates",
+    ),
+    r"hello": ("num-examples", "num-test", "num-classes", "num-outputs"),
+    r"update-\d+": ("values", "steps"),
+    r"buffers-\d+": ("*",),
+    r"noise-\d+": ("noise", "sketches"),
+    r"metrics-\d+": ("num-examples", "steps", "lr", "loss", "batches", "seconds"),
+    r"arrays": ("*",),
+    r"metrics": (
+        "num-examples",
+        "loss",
+        "accuracy",
+        "balanced-accuracy",
+        "auc",
+        "validation-loss",
+        "held-out-losses",
+    ),
+}
+"""Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
+
+
+class ReplyError(FedbridgeError):
+    """A reply that is not what a site may send."""
+
+
+def check_fields(content: RecordDict) -> None:
+    """Refuse records and fields that are not on the list."""
+    for record, fields in content.items():
+        allowed = next((f for name, f in ALLOWED.items() if re.fullmatch(name, record)), None)
+        if allowed is None:
+            raise ReplyError(f"it holds a record {record[:40]!r} that no site may send")
+        for name in fields:
+            if "*" not in allowed and name not in allowed:
+                raise ReplyError(f"its record {record!r} holds a field {str(name)[:40]!r} too many")
+
+
+def train_reply(
+    site: str, role: str, deliveries: Sequence[Delivery], about: Mapping[str, str | None]
+) -> RecordDict:
+    """A round's work as records: one update, its noise and its scalars per job."""
+    failures = [delivery.work.outcome.failure for delivery in deliveries]
+    failure = next((reason[:LONGEST_REASON] for reason in failures if reason is not None), None)
+    content = RecordDict({SITE: _site(site, role, {**about, "failure": failure})})
+    for k, delivery in enumerate(deliveries):
+        outcome = delivery.work.outcome
+        if outcome.failure is not None:
+            continue
+        content[f"update-{k}"] = arrays(delivery.tensors)
+        if outcome.buffers:
+            content[f"buffers-{k}"] = arrays(outcome.buffers)
+        noise = {"noise": outcome.noise, "sketches": outcome.sketches}
+        told = {name: value for name, value in noise.items() if value is not None}
+        if told:
+            content[f"noise-{k}"] = arrays(told)
+        content[f"metrics-{k}"] = MetricRecord(
+            {
+                "num-examples": outcome.samples,
+                "steps": outcome.steps,
+                "lr": outcome.lr,
+                "loss": outcome.loss,
+                "batches": outcome.batches,
+                "seconds": outcome.seconds,
+            }
+        )
+    return content
+
+
+def read_work(content: RecordDict, k: int, encoding: str, size: int) -> Work | None:
+    """Job ``k`` of a reply; None if the site says that it failed.
+
+    Raises:
+        ReplyError: something is missing or of the wrong kind. What the numbers are worth is for
+            ``screening`` to say.
+    """
+    if f"update-{k}" not in content:
+        if content.config_records.get(SITE, ConfigRecord()).get("failure"):
+            return None
+        raise ReplyError(f"its update {k + 1} is missing")
+    try:
+        vector = decode(tensors(content.array_records[f"update-{k}"]), encoding, size)
+        scalars = content.metric_records[f"metrics-{k}"]
+        noise = tensors(content.array_records.get(f"noise-{k}", ArrayRecord()))
+        buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
+        return Work(
+            Outcome(
+                samples=scalars["num-examples"],  # type: ignore[arg-type]
+                steps=scalars["steps"],  # type: ignore[arg-type]
+                lr=scalars["lr"],  # type: ignore[arg-type]
+                loss=scalars["loss"],  # type: ignore[arg-type]
+                buffers=buffers,
+                noise=noise.get("noise"),
+                batches=scalars["batches"],  # type: ignore[arg-type]
+                sketches=noise.get("sketches"),
+                seconds=scalars["seconds"],  # type: ignore[arg-type]
+            ),
+            vector,
+        )
+    except EncodingError as error:
+        raise ReplyError(f"its update cannot be decoded: {error}") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise ReplyError(f"its answer is incomplete: {error}") from error
+
+
+def evaluate_reply(
+    site: str,
+    samples: int,
+    evaluation: Evaluation,
+    model: Mapping[str, Tensor] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> RecordDict:
+    """What a model is worth, and, where the target chose one itself, which."""
+    measured = evaluation.test
+    values: dict[str, float | None] = {"validation-loss": evaluation.validation}
+    if measured is not None:
+        values |= {
+            "loss": measured.loss,
+            "accuracy": measured.accuracy,
+            "balanced-accuracy": measured.balanced_accuracy,
+            "auc": measured.auc,
+        }
+    metrics = MetricRecord({"num-examples": samples})
+    for name, value in values.items():
+        if value is not None:
+            metrics[name] = value
+    about: dict[str, Any] = {}
+    if facts is not None:
+        about = {"choice": facts["choice"], "candidates": list(facts["losses"])}
+        metrics["held-out-losses"] = list(map(float, facts["losses"].values()))
+    content = RecordDict({SITE: _site(site, "target", about), "metrics": metrics})
+    if model is not None:
+        content["arrays"] = arrays(model)
+    return content
+
+
+def read_evaluation(content: RecordDict) -> Evaluation:
+    """The measures of an answer; a site may withhold them."""
+    found = content.metric_records.get("metrics", MetricRecord())
+
+    def number(name: str) -> float | None:
+        value = found.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    loss = number("loss")
+    test = None
+    if loss is not None:
+        names = ("accuracy", "balanced-accuracy", "auc")
+        test = Metrics(loss, *(number(name) for name in names))
+    return Evaluation(test, number("validation-loss"))
+
+
+def read_choice(content: RecordDict) -> dict[str, Any]:
+    """What the target chose, and the losses that it stands on."""
+    about = content.config_records.get(SITE, ConfigRecord())
+    losses = content.metric_records.get("metrics", MetricRecord()).get("held-out-losses", [])
+    names = about.get("candidates", [])
+    if not isinstance(names, list) or not isinstance(losses, list) or len(names) != len(losses):
+        raise ReplyError("its choice is incomplete")
+    known = {str(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
+    return {"choice": str(about.get("choice", ""))[:40], "losses": known}
+
+
+def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors as a record."""
+    return ArrayRecord({name: value.detach().cpu().contiguous() for name, value in named.items()})
+
+
+def tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    """A record's tensors, in memory of their own that may be written to."""
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def _site(site: str, role: str, about: Mapping[str, Any]) -> ConfigRecord:
+    known = {name: value for name, value in about.items() if value is not None}
+    return ConfigRecord({"site": site, "role": role, **known})

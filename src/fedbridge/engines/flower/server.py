@@ -1,0 +1,84 @@
+"""The coordinator as a Flower ``ServerApp`` that is configured in TOML alone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedbridge.engines.flower.strategy import FedBridgeStrategy
+from fedbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+OWN = ("out", "timeout", "wait", "secure", "norm-bound", "norm-ratio", "encoding", "seed", "name")
+"""Keys of the run configuration that are options of the strategy."""
+
+
+def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
+    """The coordinator.
+
+    Args:
+        model: makes the initial model; by default the run configuration names one (``model``).
+
+    The run configuration holds ``target``, ``sites`` (the sources, in order, with commas),
+    ``method``, ``rounds``, what is in ``OWN``, and ``options``: options of the run as JSON text.
+    Empty text stands for what is not said.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        """Play all rounds."""
+        config = {k: v for k, v in context.run_config.items() if v != ""}
+        strategy = strategy_of(config)
+        initial = None if model is None else ArrayRecord(model().state_dict())
+        strategy.start(grid, initial, num_rounds=int(config.get("rounds", 50)))
+
+    return app
+
+
+def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:
+    """The strategy that a run configuration describes."""
+    if "target" not in config:
+        raise OptionError("Expected `target` in the run configuration: which site adapts?")
+    own = {name.replace("-", "_"): config[name] for name in OWN if name in config}
+    options = _json_object(config, "options")
+    about = _json_object(config, "about")
+    if "model" in config:
+        options["model"] = config["model"]
+    return FedBridgeStrategy(
+        str(config.get("method", "auto")),
+        target=str(config["target"]),
+        sites=_names(config.get("sites")),
+        about=about,
+        **own,
+        **options,
+    )
+
+
+def _names(given: object) -> list[str] | None:
+    """Names with commas between them, or, where a name holds one, as a JSON list."""
+    if given is None:
+        return None
+    text = str(given)
+    if text.startswith("["):
+        return [str(name) for name in json.loads(text)]
+    return [name.strip() for name in text.split(",")]
+
+
+def _json_object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    try:
+        found = json.loads(str(config.get(key, "{}")))
+    except ValueError as error:
+        raise OptionError(
+            f"Expected `{key}` in the run configuration to be JSON, but got {error}."
+        ) from error
+    if not isinstance(found, dict):
+        raise OptionError(f"Expected `{key}` in the run configuration to be a JSON object.")
+    return found

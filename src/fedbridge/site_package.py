@@ -1,0 +1,138 @@
+"""One site's part of a task as a file of its own, which is all that a site's process reads.
+
+A safetensors file: the rows as tensors, everything else as JSON in its header; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedbridge.data.prepare import prepare_from_record, prepare_to_record
+from fedbridge.data.preprocessing import Preprocessing
+from fedbridge.data.task import FederatedTask, Site
+from fedbridge.errors import DataError
+from fedbridge.files import to_json, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+FORMAT = "1"
+Role = Literal["source", "target"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSite:
+    """What one site brings to a federation: its own rows, and nothing of anybody else's.
+
+    Attributes:
+        name: the site.
+        role: what it is in this federation.
+        train: its labelled training rows.
+        test: the target's test split; sources have none.
+        n_classes: number of classes; None for regression.
+        class_names: the labels as the data spell them.
+        preprocessing: how the target's new rows are to be treated.
+    """
+
+    name: str
+    role: Role
+    train: Site
+    test: Site | None
+    n_classes: int | None
+    class_names: tuple[str, ...] | None
+    preprocessing: Preprocessing | None = None
+
+    def __post_init__(self) -> None:
+        if (self.role == "target") != (self.test is not None):
+            raise DataError(
+                f"Expected a test split at the target and at no other site, but {self.name!r} is "
+                f"a {self.role} {'with' if self.test is not None else 'without'} one."
+            )
+
+
+def sites_of(task: FederatedTask) -> list[LocalSite]:
+    """Every site's part of a task, the target first."""
+    known = task.preprocessing if isinstance(task.preprocessing, Preprocessing) else None
+    target = LocalSite(
+        task.target.name, "target", task.target, task.test, task.n_classes, task.class_names, known
+    )
+    sources = [
+        LocalSite(site.name, "source", site, None, task.n_classes, task.class_names)
+        for site in task.sources
+    ]
+    return [target, *sources]
+
+
+def save_site(path: Path, site: LocalSite) -> None:
+    """Write a site's part for its owner's eyes only."""
+    tensors = {"train.x": site.train.x, "train.y": site.train.y}
+    if site.test is not None:
+        tensors |= {"test.x": site.test.x, "test.y": site.test.y}
+    header = {
+        "name": site.name,
+        "role": site.role,
+        "n_classes": site.n_classes,
+        "class_names": site.class_names,
+        "train": {"name": site.train.name, "prepare": prepare_to_record(site.train.prepare)},
+        "test": None
+        if site.test is None
+        else {"name": site.test.name, "prepare": prepare_to_record(site.test.prepare)},
+        "preprocessing": None if site.preprocessing is None else site.preprocessing.to_json(),
+    }
+    data = save(
+        {name: value.contiguous().clone() for name, value in tensors.items()},
+        metadata={"format": FORMAT, "site": to_json(header)},
+    )
+    write_atomically(path, data)
+    os.chmod(path, 0o600)  # noqa: PTH101
+
+
+def load_site(path: Path) -> LocalSite:
+    """Read a site's part back."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about.get("format") != FORMAT:
+            raise DataError(
+                f"Expected a site's data of format {FORMAT} in {str(path)!r}, but it has format "
+                f"{about.get('format')}: write it with this version of fedbridge."
+            )
+        header = json.loads(about["site"])
+        return _site(header, tensors)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"Expected one site's data in {str(path)!r}, but it cannot be read: {error}."
+        ) from error
+
+
+def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
+    def part(which: str) -> Site:
+        about = header[which]
+        return Site(
+            about["name"],
+            tensors[f"{which}.x"],
+            tensors[f"{which}.y"],
+            prepare_from_record(about["prepare"]),
+        )
+
+    names, treated = header["class_names"], header["preprocessing"]
+    return LocalSite(
+        header["name"],
+        header["role"],
+        part("train"),
+        None if header["test"] is None else part("test"),
+        header["n_classes"],
+        None if names is None else tuple(names),
+        None if treated is None else Preprocessing.from_json(treated),
+    )
