@@ -303,7 +303,8 @@ class Run:
         if federation.remote is not None:
             federation.bytes_up, federation.bytes_down = federation.remote.traffic()
             told["notes"] += federation.remote.notes
-            federation.remote.notes = []
+            extra |= federation.remote.facts
+            federation.remote.notes, federation.remote.facts = [], {}
         return {
             "round": round,
             "phase": "warm-up" if round < 1 else "training",

@@ -22,13 +22,16 @@ domain/class/*.png, a folder of domain.npz or of one .csv per site, or a task .t
 
 Any other option of the task (--n-target, --noise, --site-column, --label-column, --image-size ...),
 of the run (--model, --lr, --batch-size, --epochs, --warmup, --evidence, --device ...) or of the
-method (--beta, --match ...) is given as `--option value` or `--set option=value`; lists as 0.1,0.2.
+method (--beta, --match ...), and with --engine flower of the network (--timeout, --encoding,
+--norm-bound, --dp-clip, --dp-noise ...) is given as `--option value` or `--set option=value`;
+lists as 0.1,0.2.
 
 examples:
   fedbridge run digits-noise --noise 0.3 --method auto --rounds 20
   fedbridge run hospitals.csv --site-column hospital --label-column disease --target Northgate
   fedbridge run photos/ --target sketch --image-size 32 --model cnn --rounds 30 --out runs/sketch
   fedbridge run digits-noise --method fedgp --beta 0.3 --out runs/a --resume
+  fedbridge run digits-noise --engine flower --rounds 5
 """
 
 
@@ -43,6 +46,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("--rounds", type=int, default=50, help="rounds (default: 50)")
     parser.add_argument(
         "--seed", type=natural, default=0, help="of data split and run (default: 0)"
+    )
+    parser.add_argument(
+        "--engine",
+        default="local",
+        help="local, flower (a network of processes on this machine) or flower-sim",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
@@ -70,7 +78,8 @@ def run_command(args: Namespace) -> int:
                 args.method,
                 args.rounds,
                 args.seed,
-                out=out,
+                args.engine,
+                out,
                 resume=args.resume,
                 callbacks=[update],
                 **of_run,

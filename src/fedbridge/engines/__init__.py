@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbridge.engines.local import LocalEngine
 from fedbridge.engines.workers import WorkerEngine
@@ -49,11 +49,15 @@ class Remote(Protocol):
         round: the round that is being played.
         at_home: outcome of the first thing that the target trained at home in it.
         notes: what the sites and the network had to say about it.
+        facts: more entries for its line of the history.
+        settled: the last round that the target has settled, if its method has a part there.
     """
 
     round: int
     at_home: Outcome
     notes: list[str]
+    facts: dict[str, Any]
+    settled: int | None
 
     def open(self, federation: Federation, *, slots: int, rows: int) -> Engine:
         """The engine that reaches them."""

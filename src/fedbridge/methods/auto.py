@@ -77,6 +77,7 @@ class Auto(Method):
         self.home = None if federation.remote is not None else Lanes(federation, options)
         self.led = self.mixed = federation.initial
         self.evidence: Tensor | None = None
+        self.settled: int | None = None
 
     @classmethod
     def home_of(cls, federation: Federation, options: Mapping[str, Any]) -> Lanes:
@@ -111,7 +112,12 @@ class Auto(Method):
             record.notes.append("the target was lost: the model stays as it was")
             return record
         news = self._move(sources, outcomes, rows, record)
-        self._take(self.federation.settle(round, self.home, news), record)
+        settled = self.federation.settle(round, self.home, news)
+        if settled is None:
+            record.notes.append("the target was lost before it chose: the model stays as it was")
+        else:
+            self.settled = round
+            self._take(settled, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
 
@@ -124,20 +130,20 @@ class Auto(Method):
         return kept
 
     def facts(self) -> dict[str, Any]:
-        """What is at home besides tensors."""
-        return {} if self.home is None else self.home.facts()
+        """The last round that the target has settled, and what is at home besides tensors."""
+        return {"settled": self.settled, "home": None if self.home is None else self.home.facts()}
 
     def remember(
         self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Take all lanes up again."""
         super().remember(state, memory, facts)
-        self.evidence = memory.get("evidence")
+        self.evidence, self.settled = memory.get("evidence"), facts["settled"]
         self.led, self.mixed = State.of_tensors(memory, "led|"), State.of_tensors(memory, "mixed|")
         if self.home is not None:
             self.home.remember(
                 {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
-                facts,
+                facts["home"],
             )
 
     def _train(self, round: int, sources: list[int]) -> tuple[list[Outcome], Tensor]:
@@ -147,6 +153,8 @@ class Auto(Method):
         ``mixed`` and trains the others at home.
         """
         federation, states = self.federation, [self.led, self.mixed]
+        if federation.remote is not None:
+            federation.remote.settled = self.settled
         jobs = [federation.job(round, client, self.led) for client in sources]
         jobs += [federation.job(round, client, self.mixed, slot=1) for client in sources]
         jobs += [
@@ -235,11 +243,8 @@ class Auto(Method):
         self.evidence[index[:, None], index] = past
         return past
 
-    def _take(self, settled: Settled | None, record: Record) -> None:
+    def _take(self, settled: Settled, record: Record) -> None:
         """Take the model that the target has chosen."""
-        if settled is None:
-            record.notes.append("the target was lost before it chose: the model stays as it was")
-            return
         self.state = self.led if settled.state is None else settled.state
         record.evaluation = settled.evaluation
         choice = str(settled.facts["choice"])

@@ -69,6 +69,7 @@ class FinetuneCv(FinetuneOffline):
     """Fine-tuning with learning rate, length, start and interpolation by cross-validation."""
 
     options: ClassVar[tuple[str, ...]] = ("folds", "choose_every")
+    travels: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)

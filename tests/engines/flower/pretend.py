@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedbridge.engines.flower import FedBridgeStrategy, client_app
 from fedbridge.site_package import LocalSite, sites_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from flwr.clientapp import ClientApp
 
 
 def identify() -> None:
@@ -108,12 +111,12 @@ class PretendGrid(Grid):
             return Message(Error(code=2, reason=reason), reply_to=message)
 
 
-def nodes_of(task: Any, folder: Path, **config: Any) -> list[Node]:
+def nodes_of(task: Any, folder: Path, model: Any = None, **config: Any) -> list[Node]:
     """A node for every site of a task, each holding its own rows."""
 
     def node(site: LocalSite) -> Node:
         memory = {"memory": str(folder / site.name), **config}
-        return Node(site.name, client_app(load=lambda context: site), memory)
+        return Node(site.name, client_app(load=lambda context: site, model=model), memory)
 
     return [node(site) for site in sites_of(task)]
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.memory import Memory, default_folder
 from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, read
 from fedbridge.engines.flower.privacy import LocalPrivacy
+from fedbridge.engines.flower.reasons import SiteError, only_kind
 from fedbridge.engines.flower.replies import (
     SITE,
     evaluate_reply,
@@ -29,6 +31,7 @@ from fedbridge.engines.flower.replies import (
 from fedbridge.engines.flower.worker import Delivery, SiteWorker
 from fedbridge.errors import OptionError
 from fedbridge.estimators import NoiseStream
+from fedbridge.files import file_name
 from fedbridge.home import News, Work
 from fedbridge.jobs import Outcome
 from fedbridge.metrics import Evaluation, Metrics
@@ -42,8 +45,14 @@ if TYPE_CHECKING:
 
     from fedbridge.state import State
 
+    Handler = Callable[[Message, Context], Message]
     Loader = Callable[[Context], LocalSite]
     ModelMaker = Callable[[], nn.Module]
+
+
+log = logging.getLogger("fedbridge")
+
+DP = ("clip", "noise", "delta")
 
 
 def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> ClientApp:
@@ -56,12 +65,13 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             built in.
 
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
-    between rounds) and, for local differential privacy, ``clip``, ``noise`` and ``delta``.
+    between rounds) and, for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta``.
     """
     app = ClientApp()
     loading = load or load_own_site
 
     @app.query()
+    @discreet
     def hello(message: Message, context: Context) -> Message:
         """Say who this is."""
         site = loading(context)
@@ -78,17 +88,20 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         )
 
     @app.train()
+    @discreet
     def train(message: Message, context: Context) -> Message:
         """Do a round's jobs."""
         torch.set_num_threads(1)
         worker, work = _worker(message, context, loading, model)
         jobs = [job_of_json(job) for job in work["jobs"]]
-        done = worker.train(int(work["round"]), jobs, _states(message, worker.layout))
+        states = _states(message, worker.layout)
+        done = worker.train(int(work["round"]), jobs, states, work["settled"])
         site = worker.site
-        about = {"note": done.note, "home-failure": done.home_failure}
+        about = {"note": done.note, "home-failure": done.home_failure, "epsilon": done.epsilon}
         return Message(train_reply(site.name, site.role, done.deliveries, about), reply_to=message)
 
     @app.evaluate()
+    @discreet
     def evaluate(message: Message, context: Context) -> Message:
         """Measure a model on the target's test rows, or choose one and measure that."""
         torch.set_num_threads(1)
@@ -110,13 +123,32 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             evaluation = worker.judge(number, chosen)
         worker.keep_model(chosen, evaluation)
         if worker.privacy is not None:
-            evaluation, model_to_send = Evaluation(None), None
+            reply = evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:
-            model_to_send = None if facts is None else worker.layout.arrays(chosen)
-        reply = evaluate_reply(site.name, len(site.test), evaluation, model_to_send, facts)
+            told = None if facts is None else worker.layout.arrays(chosen)
+            reply = evaluate_reply(site.name, len(site.test), evaluation, told, facts)
         return Message(reply, reply_to=message)
 
     return app
+
+
+def discreet(handle: Handler) -> Handler:
+    """Keep what went wrong at the site: an error's text may quote rows.
+
+    Flower would send it to the coordinator. That only learns the kind of error, unless it is
+    about the coordinator's own orders.
+    """
+
+    def handled(message: Message, context: Context) -> Message:
+        try:
+            return handle(message, context)
+        except OrderError:
+            raise
+        except Exception as error:
+            log.exception("a message could not be answered")
+            raise SiteError(only_kind(error)) from None
+
+    return handled
 
 
 def load_own_site(context: Context) -> LocalSite:
@@ -237,12 +269,24 @@ def _worker(
     orders = Orders.of_json(work["orders"])
     site, node = load(context), context.node_config
     privacy = None
-    if "clip" in node or "noise" in node:
-        numbers = {name: float(node[name]) for name in ("clip", "noise", "delta") if name in node}
-        privacy = LocalPrivacy(**numbers)
-    folder = Path(str(node["memory"])).expanduser() if "memory" in node else default_folder()
-    memory = Memory(folder, orders.run, site.name)
+    given = {name: float(node[f"dp-{name}"]) for name in DP if f"dp-{name}" in node}
+    if given:
+        if "clip" not in given or "noise" not in given:
+            raise OptionError(
+                "Expected `dp-clip` and `dp-noise` together in the node's configuration."
+            )
+        privacy = LocalPrivacy(**given)
+    memory = Memory(_folder(context, site.name), orders.run, site.name)
     return SiteWorker(site, orders, memory, model=model, privacy=privacy), work
+
+
+def _folder(context: Context, site: str) -> Path:
+    """Where the site remembers things; simulated sites share a place that the run names."""
+    if "memory" in context.node_config:
+        return Path(str(context.node_config["memory"])).expanduser()
+    if "partition-id" in context.node_config and context.run_config.get("memory"):
+        return Path(str(context.run_config["memory"])) / file_name(site)
+    return default_folder() / file_name(site)
 
 
 def _news(message: Message, facts: dict[str, Any]) -> News:

@@ -25,10 +25,12 @@ from flwr.proto.control_pb2 import (
     StopRunRequest,
     StreamLogsRequest,
 )
+from flwr.proto.federation_config_pb2 import SimulationConfig
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from fedbridge.engines.flower.environment import without_proxy
 from fedbridge.engines.flower.keys import read_public_key
 from fedbridge.errors import FedbridgeError
 
@@ -135,14 +137,23 @@ class Control:
         with self._spoken_to():
             return self._client.RegisterNode(request).node_id
 
-    def submit(self, app: Path, config: Mapping[str, ConfigValue]) -> int:
-        """Start a run of the app in a folder; its number."""
+    def submit(
+        self, app: Path, config: Mapping[str, ConfigValue], simulated_nodes: int | None = None
+    ) -> int:
+        """Start a run of the app in a folder; its number.
+
+        A link that simulates is also told how many nodes, one core each.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
             content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = StartRunRequest(
-            fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(config))
+            fab=fab_to_proto(fab),
+            override_config=user_config_to_proto(dict(config)),
+            override_federation_config=None
+            if simulated_nodes is None
+            else SimulationConfig(num_supernodes=simulated_nodes, client_resources_num_cpus=1),
         )
         with self._spoken_to():
             return self._client.StartRun(request).run_id
@@ -221,10 +232,3 @@ def _directly(address: str) -> Iterator[None]:
         for name in without_proxy(before):
             del os.environ[name]
         os.environ.update(before)
-
-
-def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings by which programs reach this machine itself without a proxy."""
-    known = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    hosts = ",".join(filter(None, [known, "127.0.0.1", "localhost"]))
-    return {"NO_PROXY": hosts, "no_proxy": hosts}

@@ -34,7 +34,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-POLL = 0.1
+POLL = 0.2
 TASKS = (TaskType.SERVER_APP, TaskType.CLIENT_APP)
 
 
@@ -67,7 +67,7 @@ class Served:
         except httpx.ConnectError:
             self._kill_children()
         except httpx.HTTPError as error:
-            print(f"{self.address}: {error}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"{self.address}: {error}\n")
         else:
             if reply.HasField("task") and reply.token:
                 self._fork(TaskType(reply.task.type), reply.token)

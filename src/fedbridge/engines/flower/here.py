@@ -15,12 +15,15 @@ from safetensors.torch import load_file
 
 from fedbridge.engines.flower.app import app_files
 from fedbridge.engines.flower.operation import Operation
+from fedbridge.engines.flower.simulation import Simulation
+from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.models import build_model
 from fedbridge.report import write_report
 from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint
+from fedbridge.settings import NETWORK, PRIVACY
 from fedbridge.site_package import save_site, sites_of
 
 if TYPE_CHECKING:
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines.flower.app import ConfigValue
 
-STRATEGY_OPTIONS = ("timeout", "wait", "norm_bound", "norm_ratio", "encoding")
 DATA = "data"
 
 
@@ -83,7 +85,7 @@ class _Here:
             data = self.folder / DATA / f"site-{k}.safetensors"
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)
-            nodes[site.name] = {"data": str(data), "memory": str(memory)}
+            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
         with self._operation(nodes) as operation:
             operation.start()
             state = operation.run_app(app, on_tick=follow)
@@ -93,11 +95,20 @@ class _Here:
                     f"{reason_in(state.details, operation.log('server-app'))}"
                 )
 
-    def _operation(self, nodes: dict[str, dict[str, ConfigValue]]) -> Operation:
+    def _privacy(self) -> dict[str, ConfigValue]:
+        given = {k: v for k, v in self.options.items() if k in PRIVACY}
+        if given and self.engine != "flower":
+            raise OptionError(
+                "Expected local differential privacy with the engine 'flower', where sites have "
+                "settings of their own, but got 'flower-sim'."
+            )
+        return {name.replace("_", "-"): value for name, value in given.items()}
+
+    def _operation(self, nodes: dict[str, dict[str, ConfigValue]]) -> Operation | Simulation:
         folder = self.folder / "flower"
         if self.engine == "flower":
             return Operation(folder, nodes, secure=True)
-        return Operation(folder, {}, simulated=len(nodes))
+        return Simulation(folder, len(nodes))
 
     def result(self, *, kept: bool) -> RunResult:
         """What the coordinator wrote, with what it could not know."""
@@ -124,13 +135,13 @@ class _Here:
                 "Expected the name of a model, because other processes build it too, but got an "
                 "object: name it as module:function or choose a built-in one."
             )
-        own = {name: given.pop(name) for name in STRATEGY_OPTIONS if name in given}
+        own = {name: given.pop(name) for name in NETWORK if name in given}
         about = {
             "loaded_as": self.task.manifest.get("loaded_as"),
             "data_sha256": fingerprint(self.task),
             "engine": self.engine,
         }
-        plain = {k: v for k, v in given.items() if k not in ("workers", "device")}
+        plain = {k: v for k, v in given.items() if k not in ("workers", "device", *PRIVACY)}
         return {
             "method": self.method,
             "rounds": self.rounds,
@@ -142,6 +153,7 @@ class _Here:
             "out": str(self.run_folder.path),
             "secure": self.engine == "flower",
             "data": str(self.folder / DATA),
+            "memory": str(self.run_folder.path / SITES),
             "options": to_json(plain),
             "about": to_json(about),
             **{name.replace("_", "-"): value for name, value in own.items()},

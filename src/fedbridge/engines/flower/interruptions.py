@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
+TERMINATIONS = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
 
 
 @contextmanager

@@ -7,11 +7,9 @@ Flower is disturbed. When the context ends, however it ends, none of the process
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import tomli_w
@@ -25,8 +23,8 @@ from fedbridge.engines.flower.control import (
     LinkUnreachableError,
     Node,
     RunState,
-    without_proxy,
 )
+from fedbridge.engines.flower.environment import flower_environment, programs
 from fedbridge.engines.flower.interruptions import termination_as_exit, uninterrupted
 from fedbridge.engines.flower.keys import make_node_key, node_key
 from fedbridge.engines.flower.ports import LOOPBACK, free_ports
@@ -36,21 +34,17 @@ from fedbridge.files import file_name, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 LINK = "link"
 EXECUTOR = "executor"
 SERVER_APP = "server-app"
+DATABASE = "link.db"
 POLL_START = 0.1
 POLL_RUN = 0.3
+STOP_WITHIN = 10.0
 Apps = Literal["fork", "spawn"]
 APPS: Apps = "fork" if sys.platform == "linux" else "spawn"
-FLOWER_SETTINGS = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 class Operation:
@@ -89,24 +83,32 @@ class Operation:
         self._node_ports = {name: next(ports) for name in self.sites}
         self._certificates = Certificates(self.folder / "certificates") if secure else None
         self._keys = self.folder / "keys"
-        self._environment = self._flower_environment(environment or {})
+        self._environment = {
+            **flower_environment(self.folder / "flower-home"),
+            **(environment or {}),
+        }
         self._seen: set[tuple[int, str]] = set()
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob(f"{DATABASE}*"):  # its nodes would be taken for ours
+            old.unlink()
         self._make_secrets()
         with ExitStack() as undo:
             undo.enter_context(termination_as_exit())
             self.processes = Supervised()
-            undo.callback(self.processes.close)
+            undo.callback(self._close)
             if self.apps == "fork":
                 self._launch_executor()
             self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._undo.close()
+
+    def _close(self) -> None:
         with uninterrupted():
-            self._undo.close()
+            self.processes.close()
 
     def start(self) -> None:
         """Start link and nodes, as much as possible at the same time."""
@@ -135,11 +137,22 @@ class Operation:
         self._start_nodes(list(self.sites))
 
     def start_node(self, name: str) -> None:
-        """Start one node, the first time or again, and wait until the link knows it."""
+        """Start one node, the first time or again, and wait until the link knows it.
+
+        With ``secure``, a node that was killed is let in again only when the link has given up the
+        one before: up to a minute after its last sign of life, which is waited for here.
+        """
         self._start_nodes([self._site(name)])
 
+    def stop_node(self, name: str) -> None:
+        """Ask a node to leave, so that it tells the link."""
+        self.processes.end(_node(self._site(name)), patience=STOP_WITHIN)
+
     def kill_node(self, name: str) -> None:
-        """Kill a node and all its processes, as a power cut would."""
+        """Kill a node and all its processes, as a power cut would.
+
+        An app at work that was forked is noticed by the executor, and ends a moment later.
+        """
         self.processes.end(_node(self._site(name)), patience=0.0)
 
     def kill_link(self) -> None:
@@ -166,7 +179,7 @@ class Operation:
         What the ServerApp prints is in ``log("server-app")``.
         """
         with self.control() as control:
-            run_id = control.submit(app, run_config or {})
+            run_id = self._submit(control, app, run_config or {})
             with control.output_to(self.log(SERVER_APP), run_id):
                 while not (state := self._run_state(control, run_id)).finished:
                     self._check_executor()
@@ -191,13 +204,21 @@ class Operation:
     def _log(self, process: str) -> Path:
         return self.folder / "logs" / f"{process}.log"
 
+    def _submit(self, control: Control, app: Path, config: Mapping[str, ConfigValue]) -> int:
+        return control.submit(app, config)
+
     def _run_state(self, control: Control, run_id: int) -> RunState:
-        try:
-            return control.run(run_id)
-        except LinkUnreachableError:
-            if self.processes.exit_code(LINK) is None:
-                raise
-            return RunState(run_id, "lost", details=tail(self._log(LINK)))
+        """How far a run is; a link that lives may be busy, one that has ended has lost the run."""
+        deadline = time.monotonic() + self.start_within
+        while True:
+            try:
+                return control.run(run_id)
+            except LinkUnreachableError:
+                if self.processes.exit_code(LINK) is not None:
+                    return RunState(run_id, "lost", details=tail(self._log(LINK)))
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_RUN)
 
     def _check_executor(self) -> None:
         if self.apps == "fork" and (code := self.processes.exit_code(EXECUTOR)) is not None:
@@ -210,7 +231,7 @@ class Operation:
         served = [(f"{scheme}://{self.address}", self._log(EXECUTOR))]
         for name, port in self._node_ports.items():
             served.append((f"http://{LOOPBACK}:{port}", self._log(_node(name))))
-        command = ["python", "-m", executor.__name__]
+        command = [sys.executable, "-m", executor.__name__]
         for url, log in served:
             command += ["--serve", url, str(log)]
         if self._certificates:
@@ -220,14 +241,16 @@ class Operation:
         self._launch(EXECUTOR, command)
 
     def _launch_link(self) -> None:
-        command = link_command(
+        self._launch(LINK, self._link_command())
+
+    def _link_command(self) -> list[str]:
+        return link_command(
             LOOPBACK,
             self.port,
-            database=self.folder / "link.db",
+            database=self.folder / DATABASE,
             certificates=self._certificates,
             isolation=self._isolation,
         )
-        self._launch(LINK, command)
 
     def _launch_node(self, name: str) -> None:
         config = self.folder / "nodes" / f"{file_name(name)}.toml"
@@ -246,13 +269,18 @@ class Operation:
         self._launch(_node(name), command)
 
     def _launch(self, process: str, command: list[str]) -> None:
-        program = str(_programs() / command[0])
+        program = str(programs() / command[0])
         self.processes.start(
             process, [program, *command[1:]], self._log(process), self._environment
         )
 
     def _start_nodes(self, names: list[str]) -> None:
-        self._seen |= {_activation(node) for node in self.nodes()}
+        with self.control() as control:
+            for _ in self._waiting_for([LINK], "the link to give up the nodes that were killed"):
+                nodes = control.nodes()
+                if not any(node.online and node.name in names for node in nodes):
+                    break
+        self._seen |= {_activation(node) for node in nodes}
         for name in names:
             self._launch_node(name)
         self._wait_for_nodes(names)
@@ -311,23 +339,6 @@ class Operation:
         for name in self.sites:
             if not node_key(self._keys, name).private.exists():
                 make_node_key(self._keys, name)
-
-    def _flower_environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """Flower starts its own programs by bare name, so they must be on the path."""
-        path = os.pathsep.join(filter(None, [str(_programs()), os.environ.get("PATH")]))
-        return {
-            **os.environ,
-            **without_proxy(os.environ),
-            **FLOWER_SETTINGS,
-            "FLWR_HOME": str(self.folder / "flower-home"),
-            "PATH": path,
-            **more,
-        }
-
-
-def _programs() -> Path:
-    """Where the programs of this Python's environment are."""
-    return Path(sys.executable).parent
 
 
 def _node(name: str) -> str:

@@ -17,9 +17,10 @@ entry, which everybody knows. Whatever is done afterwards with what was released
 the wire, what that lost, aggregation) costs no more privacy.
 
 **Randomness** comes from the operating system's generator, number by number. A seed of the run
-would be known to the coordinator; a seeded generator with 32 bits of state could be guessed from
-entries that are known not to move. Four draws are added for each number (in float64, before the
-sum is rounded), since a single draw of finite precision can betray what it was added to.
+would be known to the coordinator, and any seed of torch's generator, of which 32 bits count,
+could be found by trying from entries that are known not to move. Four draws are added for each
+number (in float64, before the sum is rounded), since a single draw of finite precision can betray
+what it was added to.
 """
 
 from __future__ import annotations

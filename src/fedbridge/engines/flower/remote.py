@@ -66,6 +66,8 @@ class FlowerRemote:
         round: the round that is being played.
         at_home: whether the target could train at all in it.
         notes: what happened on the network, for the history.
+        facts: more entries for it.
+        settled: the last round that the target has settled.
         norm_bound: longest update that is believed; None for any.
         norm_ratio: the same as a multiple of the round's median.
         own_training: sites have training loops of their own, so that steps and learning rates
@@ -88,6 +90,8 @@ class FlowerRemote:
         self.round = 0
         self.at_home = Outcome(0)
         self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.settled: int | None = None
         self._engine: FlowerEngine | None = None
         self._missed = 0
 
@@ -222,7 +226,11 @@ class FlowerEngine:
             name: RecordDict(
                 {
                     **models,
-                    "config": self._remote.config(self._remote.round, jobs=jobs_to_json(theirs)),
+                    "config": self._remote.config(
+                        self._remote.round,
+                        jobs=jobs_to_json(theirs),
+                        settled=self._remote.settled,
+                    ),
                 }
             )
             for name, theirs in asked.items()
@@ -270,6 +278,9 @@ class FlowerEngine:
             about = answer.config_records.get(SITE, ConfigRecord())
             if about.get("site") != name:
                 raise ReplyError(f"it answers as {str(about.get('site'))[:40]!r}")
+            spent = about.get("epsilon")
+            if isinstance(spent, float):
+                self._remote.facts.setdefault("epsilon", {})[name] = spent
             note = about.get("note")
             if isinstance(note, str):
                 self._remote.notes.append(f"{name} {note[:200]}")

@@ -13,6 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedbridge.engines.flower.encoding import EncodingError, decode
+from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.errors import FedbridgeError
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
@@ -32,6 +33,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "site",
         "role",
         "note",
+        "epsilon",
         "failure",
         "home-failure",
         "input-shape",
@@ -75,11 +77,12 @@ def check_fields(content: RecordDict) -> None:
 
 
 def train_reply(
-    site: str, role: str, deliveries: Sequence[Delivery], about: Mapping[str, str | None]
+    site: str, role: str, deliveries: Sequence[Delivery], about: Mapping[str, str | float | None]
 ) -> RecordDict:
     """A round's work as records: one update, its noise and its scalars per job."""
     failures = [delivery.work.outcome.failure for delivery in deliveries]
-    failure = next((reason[:LONGEST_REASON] for reason in failures if reason is not None), None)
+    reasons = (public_reason(reason)[:LONGEST_REASON] for reason in failures if reason is not None)
+    failure = next(reasons, None)
     content = RecordDict({SITE: _site(site, role, {**about, "failure": failure})})
     for k, delivery in enumerate(deliveries):
         outcome = delivery.work.outcome
@@ -196,7 +199,7 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
     if not isinstance(names, list) or not isinstance(losses, list) or len(names) != len(losses):
         raise ReplyError("its choice is incomplete")
     known = {str(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
-    return {"choice": str(about.get("choice", ""))[:40], "losses": known}
+    return {"choice": str(about.get("choice", "withheld"))[:40], "losses": known}
 
 
 def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:

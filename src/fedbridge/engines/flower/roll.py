@@ -186,6 +186,8 @@ class Roll:
         expected = "target" if card.name == self.target else "source"
         if card.role != expected:
             raise ReplyError(f"{card.name!r} claims to be a {card.role}, but is the {expected}")
+        if card.role == "target" and card.tests < 1:
+            raise ReplyError("it has no rows to test on")
         if self.sources is not None and card.name not in (self.target, *self.sources):
             raise ReplyError(f"no site of this federation is called {card.name!r}")
         if card.name in self.cards and self.cards[card.name] != card:
@@ -217,7 +219,7 @@ def read_card(content: RecordDict) -> Card:
     shape, labels = about.get("input-shape", []), about.get("class-names", [])
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise ReplyError("it does not say what its rows look like")
-    if samples < 1 or (role == "target" and tests < 1):
+    if samples < 1:
         raise ReplyError("it has no rows")
     return Card(
         name,

@@ -194,7 +194,8 @@ class FedBridgeStrategy(Strategy):
     def _orders(self, roll: Roll, settings: Settings, own: dict[str, object], usual: str) -> Orders:
         assert roll.sources is not None
         plain = {k: v for k, v in settings.to_json().items() if k not in ("model", "workers")}
-        model = None if isinstance(settings.model, Skeleton) else settings.model_name or usual
+        named = settings.model is None or isinstance(settings.model, str)
+        model = (settings.model_name or usual) if named else None
         orders = Orders(
             "", self.seed, self.target, roll.sources, self.rule, own, plain, model, self.encoding
         )

@@ -76,7 +76,7 @@ class Supervised:
         """End everything, the supervisor last."""
         left: Iterable[int] = ()
         try:
-            with suppress(OperationError):  # a supervisor that is gone has ended all it had
+            with suppress(OperationError):  # with the supervisor all it started is gone
                 left = self._ask(do="end", names=None, patience=patience)["left"]
         finally:
             assert self._supervisor.stdin is not None

@@ -28,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TICK = 0.1
 LOOK_EVERY = 1.0
@@ -82,11 +83,21 @@ def descendants(of: set[int], table: dict[Process, int]) -> set[Process]:
     return found
 
 
-def adopt_orphans() -> bool:
-    """Become the parent of descendants whose own parent ends, where the system can do that."""
+def _prctl(option: int, value: int) -> bool:
+    """Set something that only Linux knows; whether it is set."""
     if sys.platform != "linux":
         return False
-    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose own parent ends, where the system can do that."""
+    return _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Be killed with the supervisor, should somebody kill that."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Supervisor:
@@ -109,6 +120,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # safe: there are no threads here
             )
         self.codes.pop(process.pid, None)
         self.started[name] = process

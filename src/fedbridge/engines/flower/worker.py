@@ -17,7 +17,8 @@ from fedbridge.engines.flower.encoding import Feedback
 from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.orders import OrderError, Orders
-from fedbridge.engines.flower.privacy import release
+from fedbridge.engines.flower.privacy import epsilon, release
+from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.federation import Federation
 from fedbridge.home import Work
 from fedbridge.jobs import TARGET
@@ -63,11 +64,13 @@ class RoundWork:
         deliveries: one per job.
         home_failure: why the target cannot train at all, if it cannot.
         note: what the coordinator should put down about this site.
+        epsilon: what the site's differential privacy has cost up to this round, if it has any.
     """
 
     deliveries: Sequence[Delivery]
     home_failure: str | None = None
     note: str | None = None
+    epsilon: float | None = None
 
 
 class SiteWorker:
@@ -100,12 +103,17 @@ class SiteWorker:
         self.layout = Layout.of_model(built)
         self.federation = Federation(task, built, orders.run_settings(), orders.seed)
 
-    def train(self, round: int, jobs: Sequence[Job], states: Sequence[State]) -> RoundWork:
-        """Do a round's jobs, and at the target what its method trains at home beside them."""
+    def train(
+        self, round: int, jobs: Sequence[Job], states: Sequence[State], settled: int | None = None
+    ) -> RoundWork:
+        """Do a round's jobs, and at the target what its method trains at home beside them.
+
+        ``settled`` is the last round that the coordinator knows the target to have settled.
+        """
         if not jobs or any(job.client != self.client for job in jobs):
             raise OrderError(f"Expected jobs for site {self.site.name!r}, but got others.")
         mine = [self._completed(job, states) for job in jobs]
-        home, note = self._home(round, states)
+        home, note = self._home(round, states, settled)
         trainings = [] if home is None else home.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
         starts = [*states, *(state for _, state in trainings)]
@@ -120,8 +128,12 @@ class SiteWorker:
         if home is not None:
             home.trained([delivery.work for delivery in deliveries], at_home)
             self.memory.save(WAITING, round, home.memory(), home.facts())
-            failure = at_home[0].outcome.failure
-        return RoundWork(deliveries, failure if self.privacy is None else None, note)
+            stopped = at_home[0].outcome.failure
+            failure = None if stopped is None else public_reason(stopped)
+        if self.privacy is None:
+            return RoundWork(deliveries, failure, note)
+        spent = epsilon(self.privacy, round + self.federation.settings.warmup)
+        return RoundWork(deliveries, None, note, spent)
 
     def settle(self, round: int, news: News) -> Settled:
         """Let the lanes at home decide, and measure what they chose."""
@@ -167,15 +179,16 @@ class SiteWorker:
         kind = methods.class_of(self.orders.method)
         return kind.home_of(self.federation, self.orders.options)
 
-    def _home(self, round: int, states: Sequence[State]) -> tuple[Home | None, str | None]:
+    def _home(
+        self, round: int, states: Sequence[State], settled: int | None
+    ) -> tuple[Home | None, str | None]:
         """The home as it was after the last round, on the lanes that the coordinator has."""
         home = self._make_home()
         if home is None:
             return None, None
-        if round <= 1:
-            self.memory.forget()
         home.begin(states[0])
-        if round <= 1:
+        if settled is None:
+            self.memory.forget()
             return home, None
         past = self.memory.load(HOME, before=round)
         note = None
@@ -183,7 +196,7 @@ class SiteWorker:
             note = "had lost its memory: its own lanes start again from the shared model"
         else:
             home.remember(past.tensors, past.facts)
-            if past.round < round - 1:
+            if past.round < settled:
                 note = f"goes on with its own lanes as they were after round {past.round}"
         home.follow(states)
         return home, note

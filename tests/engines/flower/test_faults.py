@@ -1,0 +1,250 @@
+"""Sites that fail, leave, come back or send nonsense: the run goes on, and the history says so."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
+from small import blobs, same_model
+
+import fedbridge as fb
+from fedbridge.engines.flower.remote import TargetGoneError
+
+QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+FAST = {"timeout": 0.2, "wait": 0.2}
+
+
+def play(method, tmp_path, change, rounds=3, task=None, **options):
+    """A run in which ``change`` may do something to the grid beforehand."""
+    task = blobs() if task is None else task
+    grid = PretendGrid(nodes_of(task, tmp_path))
+    change(grid)
+    strategy, _ = run_over_pretended_flower(
+        task, method, rounds, tmp_path, grid, **{**QUICK, **FAST, **options}
+    )
+    return strategy.result
+
+
+def node(grid, name):
+    return next(found for found in grid.nodes.values() if found.name == name)
+
+
+def at_training(round, do):
+    """Do something with the training message of one round, nothing with any other."""
+
+    def spoil(question, answer):
+        about = question.content.config_records.get("config", {})
+        if question.metadata.message_type == "train" and about.get("server-round") == round:
+            return do(question, answer)
+        return answer
+
+    return spoil
+
+
+def test_a_source_that_dies_in_a_round_is_left_out_of_it(tmp_path):
+    def change(grid):
+        node(grid, "site 1").spoil = at_training(2, lambda question, answer: None)
+
+    first, second, third = play("fedda-joint", tmp_path, change).history
+    assert first["failures"] == {} == third["failures"]
+    assert second["failures"] == {"site 1": "no answer within 0.2 seconds"}
+    assert second["beta"][1] is None
+
+
+def test_a_source_that_never_comes_back_is_named_in_every_round(tmp_path):
+    def change(grid):
+        def leave(question, answer):
+            grid.leave("site 1")
+
+        node(grid, "site 1").spoil = at_training(1, leave)
+
+    lines = play("auto", tmp_path, change).history
+    assert all("site 1" in line["failures"] for line in lines)
+    assert lines[-1]["failures"]["site 1"] == "is not connected"
+    assert lines[-1]["accuracy"] is not None
+
+
+def test_a_source_that_joins_late_takes_part_from_then_on(tmp_path):
+    task = blobs()
+    nodes = nodes_of(task, tmp_path)
+
+    def change(grid):
+        grid.leave("site 1")
+
+        def join(question, answer):
+            grid.join(nodes[2])
+            return answer
+
+        node(grid, "site 0").spoil = at_training(1, join)
+
+    first, second, _ = play("fedavg", tmp_path, change, task=task).history
+    assert set(first["failures"]) == {"site 1"}
+    assert second["failures"] == {}
+
+
+@pytest.mark.parametrize("method", ["fedda", "auto"])
+def test_a_target_that_is_restarted_as_a_new_node_goes_on(method, tmp_path):
+    task = blobs()
+
+    def change(grid):
+        def restart(question, answer):
+            grid.leave("target")
+            grid.join(nodes_of(task, tmp_path)[0])
+
+        node(grid, "target").spoil = at_training(2, restart)
+
+    first, second, third = play(method, tmp_path, change, task=task).history
+    assert "target" in second["failures"]
+    assert any("target" in note for note in second["notes"])
+    assert third["failures"] == {}
+    assert third["accuracy"] is not None
+    assert second["accuracy"] == first["accuracy"], "the model stayed as it was"
+
+
+def test_a_target_that_lost_its_memory_starts_its_own_lanes_again(tmp_path):
+    task = blobs()
+
+    def change(grid):
+        def restart(question, answer):
+            grid.leave("target")
+            grid.join(nodes_of(task, tmp_path / "elsewhere")[0])
+
+        node(grid, "target").spoil = at_training(2, restart)
+
+    lines = play("auto", tmp_path, change, task=task).history
+    assert any("lost its memory" in note for note in lines[-1]["notes"])
+
+
+def test_a_target_that_stays_away_ends_the_run_and_keeps_what_there_is(tmp_path):
+    task, out = blobs(), tmp_path / "run"
+
+    def change(grid):
+        def leave(question, answer):
+            grid.leave("target")
+
+        node(grid, "target").spoil = at_training(2, leave)
+
+    with pytest.raises(TargetGoneError, match="resume"):
+        play("fedda", tmp_path, change, task=task, out=out, rounds=9)
+    resumed, _ = run_over_pretended_flower(
+        task, "fedda", 9, tmp_path, **{**QUICK, **FAST, "out": out}
+    )
+    assert [line["round"] for line in resumed.result.history] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("method", ["fedgp-joint", "auto"])
+def test_a_coordinator_that_is_killed_resumes_to_the_same_bits(method, tmp_path):
+    """The target is one round ahead of the checkpoint and does that round again."""
+    task, out = blobs(target_rows=24), tmp_path / "run"
+
+    class KilledError(Exception):
+        pass
+
+    def kill(question, answer):
+        raise KilledError
+
+    grid = PretendGrid(nodes_of(task, tmp_path))
+    last = node(grid, "site 2")
+    last.spoil = at_training(3, kill)
+    with pytest.raises(KilledError):
+        run_over_pretended_flower(task, method, 4, tmp_path, grid, **{**QUICK, "out": out})
+    resumed, _ = run_over_pretended_flower(task, method, 4, tmp_path, **{**QUICK, "out": out})
+    local = fb.run(task, method, 4, workers=1, **QUICK)
+    assert same_model(local.model, resumed.result.model)
+    assert [line["round"] for line in resumed.result.history] == [1, 2, 3, 4]
+
+
+def update_of(change):
+    def spoil(question, answer):
+        values = answer.content.array_records["update-0"]["values"].numpy()
+        answer.content["update-0"] = ArrayRecord(
+            {"values": change(torch.from_numpy(values.copy()))}
+        )
+        return answer
+
+    return spoil
+
+
+def scalar_of(name, value):
+    def spoil(question, answer):
+        answer.content["metrics-0"] = MetricRecord({**answer.content["metrics-0"], name: value})
+        return answer
+
+    return spoil
+
+
+def without(name):
+    def spoil(question, answer):
+        del answer.content[name]
+        return answer
+
+    return spoil
+
+
+HOSTILE = {
+    "NaN": update_of(lambda v: v * torch.nan),
+    "Inf": update_of(lambda v: v + torch.inf),
+    "a shape that broadcasts": update_of(lambda v: v[:1]),
+    "two dimensions": update_of(lambda v: v[None]),
+    "float64": update_of(lambda v: v.double()),
+    "too long": update_of(lambda v: v + 1e6),
+    "no steps": scalar_of("steps", 0),
+    "other steps": scalar_of("steps", 10**6),
+    "a learning rate that blows updates up": scalar_of("lr", 1e-30),
+    "negative samples": scalar_of("num-examples", -5),
+    "no update": without("update-0"),
+    "no scalars": without("metrics-0"),
+    "no name": without("site"),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_bad_reply_is_dropped_and_named_and_the_round_goes_on(hostile, tmp_path):
+    def change(grid):
+        node(grid, "site 1").spoil = at_training(1, HOSTILE[hostile])
+
+    def absent(grid):
+        node(grid, "site 1").spoil = at_training(1, lambda question, answer: None)
+
+    spoilt = play("fedavg", tmp_path, change, rounds=1, norm_bound=1e3)
+    (line,) = spoilt.history
+    assert set(line["failures"]) == {"site 1"}
+    assert "refused" in line["failures"]["site 1"]
+    assert same_model(spoilt.model, play("fedavg", tmp_path, absent, rounds=1).model)
+
+
+def test_an_update_far_longer_than_the_others_is_dropped_if_asked(tmp_path):
+    def change(grid):
+        node(grid, "site 1").spoil = at_training(1, update_of(lambda v: 1000 * v))
+
+    (line,) = play("fedavg", tmp_path, change, rounds=1, norm_ratio=10.0).history
+    assert "times as long as the median" in line["failures"]["site 1"]
+
+
+def test_an_error_at_a_site_costs_it_the_round(tmp_path):
+    def change(grid):
+        site = node(grid, "site 1")
+        app = site.app
+
+        def broken(message, context):
+            if message.metadata.message_type == "train":
+                raise MemoryError("of Ada Lovelace")
+            return app(message, context)
+
+        site.app = broken
+
+    lines = play("fedavg", tmp_path, change, rounds=2).history
+    assert all(set(line["failures"]) == {"site 1"} for line in lines)
+
+
+def test_a_target_whose_training_diverges_ends_the_run_with_its_reason(tmp_path):
+    with pytest.raises(fb.errors.FedbridgeError, match="could not train in round"):
+        play("auto", tmp_path, lambda grid: None, lr_target=1e30)
+
+
+def test_nodes_of_other_names_do_not_disturb(tmp_path):
+    def change(grid):
+        stranger = nodes_of(blobs(sources=5), tmp_path)[-1]
+        grid.join(Node("stranger", stranger.app, stranger.config))
+
+    lines = play("fedavg", tmp_path, change, rounds=2).history
+    assert [line["failures"] for line in lines] == [{}, {}]

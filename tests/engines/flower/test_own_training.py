@@ -1,0 +1,146 @@
+"""A Flower user's own ServerApp and ClientApp, with a training loop of his own."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from pretend import Node, PretendGrid, identify
+from small import Normed, blobs
+from torch import nn
+from torch.nn import functional
+
+import fedbridge as fb
+from fedbridge.engines.flower import (
+    FedBridgeStrategy,
+    reply_to_evaluate,
+    reply_to_hello,
+    reply_to_train,
+)
+from fedbridge.engines.flower.layout import Layout, Skeleton
+from fedbridge.errors import OptionError, ShapeError
+from fedbridge.site_package import sites_of
+
+LR, BATCH = 0.1, 8
+
+
+def own_app(site, make_model):
+    """What a Flower user writes: three short functions around his own loop."""
+    app = ClientApp()
+
+    def loaded(message):
+        model = make_model()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return model
+
+    @app.query()
+    def hello(message, context):
+        return reply_to_hello(
+            message,
+            site=site.name,
+            role=site.role,
+            num_examples=len(site.train),
+            num_test=0 if site.test is None else len(site.test),
+            input_shape=(2,),
+            n_classes=3,
+        )
+
+    @app.train()
+    def train(message, context):
+        model, changes = loaded(message), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        for x, y in zip(site.train.x.split(BATCH), site.train.y.split(BATCH), strict=True):
+            before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            changes.append(nn.utils.parameters_to_vector(model.parameters()).detach() - before)
+        return reply_to_train(
+            message,
+            model,
+            site=site.name,
+            role=site.role,
+            num_examples=len(site.train),
+            steps=len(changes),
+            lr=LR,
+            loss=float(loss.detach()),
+            batch_updates=changes if site.role == "target" else (),
+        )
+
+    @app.evaluate()
+    def evaluate(message, context):
+        outputs = loaded(message).eval()(site.test.x)
+        return reply_to_evaluate(
+            message,
+            site=site.name,
+            num_examples=len(site.test),
+            loss=float(functional.cross_entropy(outputs, site.test.y)),
+            accuracy=100 * float((outputs.argmax(1) == site.test.y).double().mean()),
+        )
+
+    return app
+
+
+def start(rule, make_model, task=None, rounds=6, **options):
+    task = blobs(target_rows=24) if task is None else task
+    grid = PretendGrid(Node(s.name, own_app(s, make_model)) for s in sites_of(task))
+    torch.manual_seed(0)
+    strategy = FedBridgeStrategy(rule, target="target", own_training=True, wait=0.2, **options)
+    result = strategy.start(grid, ArrayRecord(make_model().state_dict()), num_rounds=rounds)
+    return strategy, result
+
+
+@pytest.mark.parametrize("rule", fb.rules.names())
+def test_every_rule_works_on_updates_of_somebody_elses_loop(rule):
+    strategy, result = start(rule, lambda: nn.Linear(2, 3))
+    lines = strategy.result.history
+    assert [line["failures"] for line in lines] == [{}] * 6
+    assert lines[-1]["accuracy"] > 80
+    assert set(result.arrays) == {"weight", "bias"}
+
+
+def test_the_noise_of_the_targets_batches_reaches_the_rule():
+    strategy, _ = start("fedda-auto", lambda: nn.Linear(2, 3), rounds=1)
+    assert strategy.result.history[0]["sigma2"] > 0
+
+
+def test_models_with_buffers_travel_as_their_state_dict():
+    strategy, result = start("fedda", Normed, rounds=2)
+    assert strategy.result.history[-1]["failures"] == {}
+    found = result.arrays.to_torch_state_dict()
+    assert int(found["norm.num_batches_tracked"]) == 6
+    Normed().load_state_dict(found)
+
+
+def test_auto_says_that_it_needs_our_client():
+    with pytest.raises(OptionError, match="client_app"):
+        FedBridgeStrategy("auto", target="A", own_training=True)
+
+
+def test_a_plugged_in_strategy_says_how_it_is_used():
+    identify()
+    strategy = FedBridgeStrategy("fedda", target="A")
+    with pytest.raises(NotImplementedError, match="start"):
+        strategy.aggregate_train(1, [])
+    with pytest.raises(NotImplementedError, match="start"):
+        strategy.aggregate_evaluate(1, [])
+
+
+class TestLayout:
+    def test_a_state_dict_and_back(self):
+        model = Normed()
+        layout = Layout.of_model(model)
+        state = layout.state(model.state_dict())
+        found = layout.arrays(state)
+        assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+        assert set(state.buffers) == set(dict(model.named_buffers()))
+
+    def test_a_skeleton_has_the_models_own_blocks_in_order(self):
+        model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        skeleton = Skeleton(model.state_dict())
+        assert Layout.of_model(skeleton) == Layout.of_model(model)
+
+    def test_other_shapes_are_refused(self):
+        layout = Layout.of_model(nn.Linear(2, 3))
+        with pytest.raises(ShapeError, match="weight"):
+            layout.state({"weight": torch.zeros(3, 1), "bias": torch.zeros(3)})

@@ -1,0 +1,167 @@
+"""Who may speak for whom."""
+
+import pytest
+from flwr.app import ConfigRecord, Message
+from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
+from small import blobs
+
+from fedbridge.engines.flower import FedBridgeStrategy
+from fedbridge.engines.flower.courier import Courier
+from fedbridge.engines.flower.roll import Roll, RollError
+
+QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
+
+
+def roll_of(nodes, *, secure=False, sources=("site 0", "site 1", "site 2")):
+    return Roll(Courier(PretendGrid(nodes), 5.0), "target", sources, secure=secure)
+
+
+def registered_as(node, name):
+    """The same node, with a key that is registered under another name."""
+    return Node(name, node.app, node.config)
+
+
+def test_every_site_is_known_by_its_own_word(tmp_path):
+    roll = roll_of(nodes_of(blobs(), tmp_path))
+    roll.gather(wait=1)
+    assert set(roll.nodes) == {"target", "site 0", "site 1", "site 2"}
+    task = roll.task("t")
+    assert (len(task.target), len(task.test), len(task.sources[0])) == (12, 60, 40)
+    assert task.input_shape == (2,)
+
+
+def test_with_registered_keys_a_node_that_claims_the_targets_role_is_refused(tmp_path):
+    target, *sources = nodes_of(blobs(), tmp_path)
+    impostor = registered_as(target, "site 0")
+    roll = roll_of([impostor, *sources], secure=True)
+    with pytest.raises(RollError, match="registered for 'site 0', but it claims to be 'target'"):
+        roll.gather(wait=0.1)
+
+
+def test_with_registered_keys_the_run_goes_on_without_the_impostor(tmp_path):
+    task = blobs()
+    nodes = nodes_of(task, tmp_path)
+    nodes[1] = registered_as(nodes[1], "site 2")
+    grid = PretendGrid(nodes)
+    strategy, _ = run_over_pretended_flower(task, "fedavg", 1, tmp_path, grid, secure=True, **QUICK)
+    (line,) = strategy.result.history
+    assert "site 0" in line["failures"]
+    assert any("claims to be 'site 0'" in note for note in line["notes"])
+
+
+def test_a_source_cannot_be_the_target_and_the_target_no_source(tmp_path):
+    def lie(question, answer):
+        answer.content["site"]["role"] = "target"
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[2].spoil = lie
+    roll = roll_of(nodes)
+    roll.gather(wait=0.1)
+    assert "site 1" not in roll.nodes
+    assert "claims to be a target" in " ".join(roll.notes)
+
+
+def test_strangers_are_refused(tmp_path):
+    other = nodes_of(blobs(sources=4), tmp_path)
+    roll = roll_of(other)
+    roll.gather(wait=0.1)
+    assert "site 3" not in roll.nodes
+    assert "no site of this federation" in " ".join(roll.notes)
+
+
+def test_sites_with_other_shapes_do_not_make_a_federation(tmp_path):
+    def grow(question, answer):
+        answer.content["site"]["input-shape"] = [3]
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[2].spoil = grow
+    roll = roll_of(nodes)
+    roll.gather(wait=0.1)
+    with pytest.raises(RollError, match="alike"):
+        roll.task("t")
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"site": ""},
+        {"site": 7},
+        {"site": "x" * 1000},
+        {"role": "boss"},
+        {"input-shape": ["a"]},
+        {"input-shape": [-1]},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(spoilt, tmp_path):
+    def nonsense(question, answer):
+        answer.content["site"] = ConfigRecord({**answer.content["site"], **spoilt})
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = nonsense
+    roll = roll_of(nodes)
+    roll.gather(wait=0.1)
+    assert len(roll.nodes) == 3
+
+
+def test_a_federation_without_its_target_does_not_start(tmp_path):
+    with pytest.raises(RollError, match=r"target.*within 0.1 seconds"):
+        roll_of(nodes_of(blobs(), tmp_path)[1:]).gather(wait=0.1)
+
+
+def test_whoever_comes_back_must_bring_the_same_data(tmp_path):
+    grid = PretendGrid(nodes_of(blobs(), tmp_path))
+    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
+    roll.gather(wait=1)
+    grid.leave("site 0")
+    grid.join(nodes_of(blobs(rows=50), tmp_path)[1])
+    roll.refresh()
+    assert "site 0" not in roll.nodes
+    assert "other data than before" in " ".join(roll.notes)
+
+
+def test_a_restarted_node_takes_over_when_its_predecessor_is_silent(tmp_path):
+    grid = PretendGrid(nodes_of(blobs(), tmp_path))
+    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
+    roll.gather(wait=1)
+    before = roll.nodes["target"]
+    again = grid.join(nodes_of(blobs(), tmp_path)[0])
+    roll.refresh()
+    assert roll.nodes["target"] == before
+    roll.lose("target")
+    assert roll.nodes["target"] == again
+
+
+def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = lambda question, answer: None
+    grid = PretendGrid(nodes)
+    roll = Roll(Courier(grid, 0.1), "target", ("site 0", "site 1"), secure=False)
+    roll.gather(wait=0.3)
+    assert "site 0" not in roll.nodes
+
+
+def test_the_target_must_be_named():
+    with pytest.raises(TypeError, match="target"):
+        FedBridgeStrategy("auto")
+
+
+def test_answers_are_matched_to_questions_not_to_senders(tmp_path):
+    """The answer for a dead node comes from the link."""
+    from flwr.app import Error
+
+    def dead(question, answer):
+        reply = Message(Error(code=1, reason="Node unavailable"), reply_to=question)
+        reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = lambda q, a: a if q.metadata.message_type == "query" else dead(q, a)
+    strategy, _ = run_over_pretended_flower(
+        blobs(), "fedavg", 1, tmp_path, PretendGrid(nodes), **QUICK
+    )
+    (line,) = strategy.result.history
+    assert line["failures"] == {"site 0": "Node unavailable"}

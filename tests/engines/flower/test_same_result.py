@@ -1,0 +1,148 @@
+"""What runs locally runs over Flower, unchanged, to the same bits."""
+
+import pytest
+import torch
+from pretend import PretendGrid, nodes_of, run_over_pretended_flower
+from small import Normed, blobs, line, same_model
+
+import fedbridge as fb
+from fedbridge import methods
+from fedbridge.engines.flower import FedBridgeStrategy
+from fedbridge.errors import OptionError
+
+QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]
+
+
+def same_history(ours, theirs):
+    """Everything but times, and bytes, which a network measures and a local run estimates."""
+
+    def kept(line):
+        return {k: v for k, v in line.items() if not k.startswith(("seconds", "bytes"))}
+
+    return [kept(line) for line in ours] == [kept(line) for line in theirs]
+
+
+def both(task, method, tmp_path, rounds=2, **options):
+    given = {**QUICK, **options}
+    strategy, _ = run_over_pretended_flower(task, method, rounds, tmp_path, **given)
+    return fb.run(task, method, rounds, workers=1, **given), strategy.result
+
+
+def assert_same(pair):
+    local, remote = pair
+    assert same_history(local.history, remote.history)
+    assert same_model(local.model, remote.model)
+    assert local.accuracy == remote.accuracy
+
+
+def test_all_rules_and_auto_travel():
+    assert {*fb.rules.names(), "auto", "fedprox"} <= {*TRAVELLING}
+
+
+@pytest.mark.parametrize("name", TRAVELLING)
+def test_every_method_that_travels(name, tmp_path):
+    assert_same(both(blobs(target_rows=24, n_target=9), name, tmp_path))
+
+
+@pytest.mark.parametrize("method", ["fedgp-joint", "auto"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warmup": 2},
+        {"evidence": "probe"},
+        {"evidence": "init"},
+        {"noise_from": "borrowed"},
+        {"class_weights": "balanced"},
+        {"participation": 0.5},
+        {"dropout": 0.4},
+        {"early_stopping": 2},
+        {"optimizer": "adam", "lr_target": 0.01, "batch_size_target": 3, "weights": "samples"},
+        {"blocks": "model", "align": False},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_every_option_that_a_local_run_takes(method, options, tmp_path):
+    assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
+
+
+@pytest.mark.parametrize("policy", ["target", "mean", "keep"])
+@pytest.mark.parametrize("method", ["fedavg", "auto"])
+def test_models_with_buffers(method, policy, tmp_path):
+    task, options = blobs(), {**QUICK, "model": Normed(), "buffers": policy}
+    grid = PretendGrid(nodes_of(task, tmp_path, model=Normed))
+    strategy, _ = run_over_pretended_flower(task, method, 2, tmp_path, grid, **options)
+    local = fb.run(task, method, 2, workers=1, **options)
+    assert same_model(local.model, strategy.result.model)
+
+
+def test_regression(tmp_path):
+    assert_same(both(line(), "fedda-joint", tmp_path))
+
+
+def test_one_message_per_site_and_round_and_one_to_measure_the_target(tmp_path):
+    task = blobs()
+    _, grid = run_over_pretended_flower(task, "auto", 2, tmp_path, **{**QUICK, "evidence": "probe"})
+    everybody = {"target", *task.source_names}
+    kinds = [kind for _, kind in grid.asked]
+    assert kinds.count("query") == len(everybody)
+    assert dict.fromkeys(everybody, 2) == {
+        name: sum(asked == (name, "train") for asked in grid.asked) for name in everybody
+    }
+    assert [name for name, kind in grid.asked if kind == "evaluate"] == ["target", "target"]
+
+
+def test_the_noise_of_fedgp_travels_as_a_sketch_and_never_as_models(tmp_path):
+    task, size = blobs(target_rows=40), 16
+    options = {**QUICK, "batch_size_target": 2, "sketch_size": size, "model": "mlp:64"}
+    _, grid = run_over_pretended_flower(task, "fedgp-joint", 1, tmp_path, **options)
+    content = next(c for name, kind, c in grid.sent if (name, kind) == ("target", "train"))
+    sketches = content.array_records["noise-0"]["sketches"].numpy()
+    batches, blocks = 20, 4
+    assert sketches.shape == (batches - 1, blocks, 2, size)
+    model = content.array_records["update-0"]["values"].numpy()
+    assert sketches[0].size < model.size
+
+
+def test_lanes_and_folds_of_auto_stay_with_the_target(tmp_path):
+    _, grid = run_over_pretended_flower(blobs(), "auto", 1, tmp_path, **QUICK)
+    sent = [content for name, _, content in grid.sent if name == "target"]
+    updates = [record for content in sent for record in content if record.startswith("update")]
+    models = [content for content in sent if "arrays" in content]
+    assert (len(updates), len(models)) == (2, 1)
+
+
+def test_bytes_are_those_of_the_messages(tmp_path):
+    task = blobs(target_rows=24)
+    strategy, _ = run_over_pretended_flower(
+        task, "fedavg", 1, tmp_path, **{**QUICK, "model": "mlp:4000"}
+    )
+    (line,), size = strategy.result.history, 4 * (2 * 4000 + 4000 + 4000 * 3 + 3)
+    assert line["bytes_up"] == pytest.approx(4 * size, rel=0.05)
+    assert line["bytes_down"] == pytest.approx(5 * size, rel=0.05)
+
+
+def test_methods_that_need_everything_in_one_place_are_refused():
+    with pytest.raises(OptionError, match=r"fedrep.*auto"):
+        FedBridgeStrategy("fedrep", target="A")
+
+
+def test_sources_that_are_not_named_take_part_in_the_order_of_their_names(tmp_path):
+    task = blobs()
+    strategy = FedBridgeStrategy("fedda", target="target", wait=0.2, out=tmp_path / "run", **QUICK)
+    strategy.start(PretendGrid(reversed(nodes_of(task, tmp_path))), num_rounds=1)
+    assert strategy.result.summary["sources"] == sorted(task.source_names)
+
+
+def test_result_is_flowers_own_kind_too(tmp_path):
+    task = blobs()
+    grid = PretendGrid(nodes_of(task, tmp_path))
+    strategy = FedBridgeStrategy("fedda", target="target", wait=0.2, **QUICK)
+    result = strategy.start(grid, num_rounds=2)
+    assert [*result.evaluate_metrics_clientapp] == [1, 2]
+    assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(
+        strategy.result.history[-1]["accuracy"]
+    )
+    found = result.arrays.to_torch_state_dict()
+    for name, value in strategy.result.model.state_dict().items():
+        assert torch.equal(found[name], value)

@@ -1,0 +1,187 @@
+"""What a site does with orders, good and bad, and what it remembers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from pretend import PretendGrid, nodes_of, run_over_pretended_flower
+from small import blobs
+
+import fedbridge as fb
+from fedbridge.engines.flower.memory import Memory
+from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, jobs_to_json, read
+from fedbridge.engines.flower.worker import SiteWorker
+from fedbridge.jobs import Job, LocalPlan
+from fedbridge.objectives import Proximal
+from fedbridge.predict import load_model
+from fedbridge.site_package import load_site, save_site, sites_of
+
+ORDERS = Orders("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
+
+
+def worker(tmp_path, which=1, **changes):
+    site = sites_of(blobs())[which]
+    return SiteWorker(site, replace(ORDERS, **changes), Memory(tmp_path, "r", site.name))
+
+
+class TestOrders:
+    def test_travel_as_json(self):
+        assert Orders.of_json(json.loads(json.dumps(ORDERS.to_json()))) == ORDERS
+
+    def test_jobs_travel_as_json(self):
+        job = Job(
+            2, LocalPlan(noise="sketch", class_weights=(0.5, 1.5)), 7, "probe", 1, max_batches=3,
+            objective=Proximal(0.1), anchor=0, moves=((0, 4),),
+        )  # fmt: skip
+        (record,) = json.loads(json.dumps(jobs_to_json([job])))
+        assert job_of_json(record) == job
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"kind": "steal"},
+            {"seed": "x"},
+            {"plan": {}},
+            {"plan": {**vars(LocalPlan()), "lr": -1}},
+            {"plan": {**vars(LocalPlan()), "optimizer": "__import__"}},
+            {"plan": {**vars(LocalPlan()), "noise": "all batches"}},
+        ],
+        ids=str,
+    )
+    def test_nonsense_is_refused(self, change):
+        (record,) = jobs_to_json([Job(1, LocalPlan(), 0)])
+        with pytest.raises(fb.errors.FedbridgeError):
+            job_of_json({**record, **change})
+
+    def test_jobs_on_chosen_rows_do_not_travel(self):
+        with pytest.raises(OrderError, match="rows"):
+            jobs_to_json([Job(1, LocalPlan(), 0, rows=torch.arange(3))])
+
+    @pytest.mark.parametrize("text", ["", "[]", "{", "7"])
+    def test_what_is_no_object_is_refused(self, text):
+        with pytest.raises(OrderError):
+            read(text)
+
+
+class TestASiteRefuses:
+    def test_orders_for_others(self, tmp_path):
+        with pytest.raises(OrderError, match="agree on names"):
+            worker(tmp_path, sources=("A", "B"))
+
+    def test_another_role(self, tmp_path):
+        with pytest.raises(OrderError, match="takes it for"):
+            worker(tmp_path, target="site 0", sources=("target", "site 1"))
+
+    @pytest.mark.parametrize(
+        "model", ["os:system", "torch.hub:load", "resnet18:/etc/passwd", "mlp:8; rm", None]
+    )
+    def test_models_that_are_not_built_in(self, model, tmp_path):
+        with pytest.raises(OrderError, match="built-in"):
+            worker(tmp_path, model=model)
+
+    def test_jobs_of_another_site(self, tmp_path):
+        doing = worker(tmp_path)
+        with pytest.raises(OrderError, match="jobs for site"):
+            doing.train(1, [Job(3, LocalPlan(), 0)], [doing.federation.initial])
+
+    def test_jobs_on_models_that_were_not_sent(self, tmp_path):
+        doing = worker(tmp_path)
+        with pytest.raises(OrderError, match="models"):
+            doing.train(1, [Job(1, LocalPlan(), 0, slot=4)], [doing.federation.initial])
+
+    def test_settling_what_was_never_trained(self, tmp_path):
+        from fedbridge.home import News
+
+        with pytest.raises(OrderError, match="round 5"):
+            worker(tmp_path, 0, method="auto").settle(5, News())
+
+
+class TestMemory:
+    def test_keeps_the_last_two_rounds(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        for number in range(1, 5):
+            memory.save("home", number, {"x": torch.tensor([number])}, {"n": number})
+        found = memory.load("home", before=5)
+        assert (found.round, int(found.tensors["x"]), found.facts) == (4, 4, {"n": 4})
+        assert memory.load("home", before=4).round == 3
+        assert memory.load("home", before=3) is None
+
+    def test_is_nobody_elses_business(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        memory.save("home", 1, {"x": torch.zeros(1)}, {})
+        assert memory.folder.stat().st_mode & 0o077 == 0
+        assert Memory(tmp_path, "run", "B").load("home", before=9) is None
+
+    def test_names_from_elsewhere_are_no_paths(self, tmp_path):
+        memory = Memory(tmp_path / "in", "../../out", "../..")
+        memory.save("home", 1, {"x": torch.zeros(1)}, {})
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+    def test_a_damaged_record_is_passed_over(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        memory.save("home", 1, {"x": torch.zeros(1)}, {})
+        memory.save("home", 2, {"x": torch.zeros(1)}, {})
+        newest = max(memory.folder.glob("home-*"))
+        newest.write_bytes(newest.read_bytes()[:20])
+        assert memory.load("home", before=9).round == 1
+
+
+class TestAtTheTarget:
+    def test_its_model_is_kept_where_it_is(self, tmp_path):
+        task = blobs()
+        strategy, _ = run_over_pretended_flower(
+            task, "auto", 2, tmp_path, model="mlp:8", lr=0.1, batch_size=8
+        )
+        kept = load_model(tmp_path / "target" / "model").model
+        for name, value in strategy.result.model.state_dict().items():
+            assert torch.equal(kept.state_dict()[name], value)
+
+    @pytest.mark.parametrize("encoding", ["bfloat16", "int8"])
+    @pytest.mark.parametrize("method", ["fedavg", "auto"])
+    def test_rounded_updates_give_nearly_the_same_model(self, method, encoding, tmp_path):
+        task, options = blobs(), {"model": "mlp:64", "lr": 0.1, "batch_size": 8}
+        exact, _ = run_over_pretended_flower(task, method, 4, tmp_path / "a", **options)
+        rounded, _ = run_over_pretended_flower(
+            task, method, 4, tmp_path / "b", encoding=encoding, **options
+        )
+        ours, theirs = (
+            torch.cat([p.detach().reshape(-1) for p in found.result.model.parameters()])
+            for found in (exact, rounded)
+        )
+        assert 0 < float((ours - theirs).norm() / ours.norm()) < 0.02
+        sizes = [found.result.history[-1]["bytes_up"] for found in (exact, rounded)]
+        assert sizes[1] < sizes[0]
+
+    def test_what_rounding_lost_is_remembered_between_messages(self, tmp_path):
+        task = blobs()
+        grid = PretendGrid(nodes_of(task, tmp_path))
+        run_over_pretended_flower(
+            task, "fedavg", 2, tmp_path, grid, encoding="int8", model="linear", lr=0.1
+        )
+        assert [*(tmp_path / "site 0").rglob("rounding-0000002.safetensors")]
+
+
+class TestSitePackage:
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_a_sites_part_comes_back_as_it_was(self, which, tmp_path):
+        task = fb.load_task("digits-noise", seed=1)
+        site = sites_of(task)[which]
+        save_site(tmp_path / "site", site)
+        found = load_site(tmp_path / "site")
+        assert (found.name, found.role, found.n_classes) == (site.name, site.role, 10)
+        for ours, theirs in ((site.train, found.train), (site.test, found.test)):
+            if ours is not None:
+                assert torch.equal(ours.x, theirs.x)
+                assert torch.equal(ours.y, theirs.y)
+                assert ours.prepare == theirs.prepare
+
+    def test_only_its_owner_reads_it(self, tmp_path):
+        save_site(tmp_path / "site", sites_of(blobs())[0])
+        assert (tmp_path / "site").stat().st_mode & 0o077 == 0
+
+    @pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04K\x01.", b"\xff" * 100])
+    def test_other_files_are_refused(self, content, tmp_path):
+        (tmp_path / "site").write_bytes(content)
+        with pytest.raises(fb.errors.DataError, match="one site's data"):
+            load_site(tmp_path / "site")
