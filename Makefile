@@ -5,15 +5,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-deploy lint bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedbridge needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,vision]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,vision,flower-sim,privacy]'
 	touch $@
 
 demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
@@ -21,6 +21,9 @@ demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
 
 test: lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest
+
+test-deploy: $(READY)  ## the long tests: real links and nodes are killed and restarted
+	$(BIN)/python -m pytest -m "deploy"
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import fedbridge
 from fedbridge.arguments import Parser
-from fedbridge.commands import compare, data, demo, names, predict, report, run
+from fedbridge.commands import compare, data, demo, deploy, names, predict, report, run
 from fedbridge.commands.parts import FAILED, add_debug, complain
 from fedbridge.errors import FedbridgeError
 
@@ -64,7 +64,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"fedbridge {fedbridge.__version__}")
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for family in (demo, run, compare, predict, report, data, names):
+    for family in (demo, run, compare, predict, report, data, deploy, names):
         family.add(commands)
     return parser
 

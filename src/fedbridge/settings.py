@@ -216,7 +216,7 @@ NAMES = tuple(field.name for field in fields(Settings))
 NETWORK = ("timeout", "wait", "norm_bound", "norm_ratio", "encoding")
 """Options of a run over a network, for its coordinator."""
 
-PRIVACY = ("dp_clip", "dp_noise", "dp_delta")
+PRIVACY = ("dp_clip", "dp_noise", "dp_delta", "dp_budget")
 """Options of a run over a network, for its sites: local differential privacy."""
 
 

@@ -6,7 +6,6 @@ A safetensors file: the rows as tensors, everything else as JSON in its header; 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,7 @@ from fedbridge.data.prepare import prepare_from_record, prepare_to_record
 from fedbridge.data.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.errors import DataError
-from fedbridge.files import to_json, write_atomically
+from fedbridge.files import PRIVATE, to_json, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,8 +90,7 @@ def save_site(path: Path, site: LocalSite) -> None:
         {name: value.contiguous().clone() for name, value in tensors.items()},
         metadata={"format": FORMAT, "site": to_json(header)},
     )
-    write_atomically(path, data)
-    os.chmod(path, 0o600)  # noqa: PTH101
+    write_atomically(path, data, mode=PRIVATE)
 
 
 def load_site(path: Path) -> LocalSite:

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import pandas as pd
+
 from fedbridge.data.labels import show
-from fedbridge.data.tables import checked_numbers, numbers
+from fedbridge.data.summary import EXAMPLES, MAX_NUMBERED_CLASSES, are_whole
+from fedbridge.data.tables import numbers
 from fedbridge.errors import DataError, DisagreementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pandas as pd
+    from fedbridge.data.summary import ColumnSummary, Kind, TableSummary, TaskKind
 
-    Kind: TypeAlias = Literal["numeric", "categorical"]
-    Tables: TypeAlias = Mapping[str, pd.DataFrame]
+    Summaries: TypeAlias = Mapping[str, TableSummary]
 
+LabelForm: TypeAlias = Literal["words", "whole numbers", "values"]
 MAX_LEVELS = 100
 
 
-def common_columns(tables: Tables) -> list[str]:
+def common_columns(sites: Summaries) -> list[str]:
     """The columns of all sites, which must be the same; each has brought a file of its own."""
-    everywhere = list(dict.fromkeys(str(c) for table in tables.values() for c in table.columns))
+    everywhere = list(dict.fromkeys(c for summary in sites.values() for c in summary.columns))
     lacking = {
-        site: [column for column in everywhere if column not in table.columns]
-        for site, table in tables.items()
+        site: [column for column in everywhere if column not in summary.columns]
+        for site, summary in sites.items()
     }
     if any(lacking.values()):
         shared = [c for c in everywhere if not any(c in missing for missing in lacking.values())]
@@ -44,7 +47,7 @@ def common_columns(tables: Tables) -> list[str]:
 
 
 def column_kinds(
-    tables: Tables, columns: Sequence[str], categorical: Sequence[str]
+    sites: Summaries, columns: Sequence[str], categorical: Sequence[str]
 ) -> dict[str, Kind]:
     """Whether each column holds numbers or categories, which all sites must agree on.
 
@@ -54,8 +57,8 @@ def column_kinds(
     kinds: dict[str, Kind] = {}
     problems = []
     for column in columns:
-        found = {site: _kind_at(table[column]) for site, table in tables.items()}
-        distinct = {kind for kind in found.values() if kind is not None}
+        found = {site: summary.columns[column] for site, summary in sites.items()}
+        distinct = {here.kind for here in found.values() if here.kind is not None}
         if not distinct:
             raise DataError(
                 f"Expected values in column {column!r}, but it is empty at every site: leave it "
@@ -64,27 +67,23 @@ def column_kinds(
         if column in categorical:
             distinct = {"categorical"}
         elif len(distinct) > 1:
-            problems.append(f"column {column!r}: {_listed(tables, column, found)}")
+            problems.append(f"column {column!r}: {_listed(found)}")
         kinds[column] = distinct.pop()
     if problems:
         raise _disagreement(
             problems, "recode them alike, or name the columns that are codes in `categorical`"
         )
-    for column, kind in kinds.items():
-        if kind == "numeric":
-            for site, table in tables.items():
-                checked_numbers(table[column], site)
     return kinds
 
 
 def category_levels(
-    tables: Tables, kinds: Mapping[str, Kind], categorical: Sequence[str]
+    sites: Summaries, kinds: Mapping[str, Kind], categorical: Sequence[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The levels of every categorical column over all sites, and notes on who lacks which."""
     levels: dict[str, tuple[str, ...]] = {}
     notes = []
     for column in (column for column, kind in kinds.items() if kind == "categorical"):
-        here = {site: set(table[column].unique()) - {""} for site, table in tables.items()}
+        here = {site: set(summary.columns[column].levels) for site, summary in sites.items()}
         union = sorted(set().union(*here.values()))
         if len(union) > MAX_LEVELS and column not in categorical:
             raise DataError(
@@ -102,20 +101,28 @@ def category_levels(
     return levels, notes
 
 
-def _kind_at(cells: pd.Series) -> Kind | None:
-    present = cells[cells != ""]
-    if not len(present):
-        return None
-    return "numeric" if numbers(present).notna().mean() > 0.5 else "categorical"
+def label_form(sites: Summaries, label_column: str, kind: TaskKind | None) -> LabelForm:
+    """What labels are at all sites: words, whole numbers that stand for classes, or values."""
+    listed = {site: summary.labels for site, summary in sites.items()}
+    together = pd.concat([numbers(_cells(own)) for own in listed.values()])
+    if None in listed.values() and together.notna().all():
+        return "values"
+    if None not in listed.values() and together.isna().all():
+        return "words"
+    if together.isna().any():
+        raise _mixed_labels(label_column, listed)
+    whole = are_whole(together)
+    if kind is None and not (whole and together.nunique() <= MAX_NUMBERED_CLASSES):
+        return "values"
+    return "whole numbers" if whole else "words"
 
 
-def _listed(tables: Tables, column: str, found: Mapping[str, Kind | None]) -> str:
+def _listed(found: Mapping[str, ColumnSummary]) -> str:
     words = {"numeric": "numbers", "categorical": "text", None: "no values"}
     parts = []
-    for site, kind in found.items():
-        values = tables[site][column]
-        examples = show(values[values != ""].unique()[:3])
-        parts.append(f"{words[kind]} at {site!r}" + (f" ({examples})" if examples else ""))
+    for site, here in found.items():
+        examples = show((here.levels or here.examples)[:EXAMPLES])
+        parts.append(f"{words[here.kind]} at {site!r}" + (f" ({examples})" if examples else ""))
     return ", ".join(parts)
 
 
@@ -128,6 +135,27 @@ def _spelling_notes(column: str, levels: Sequence[str]) -> list[str]:
         for variants in spellings.values()
         if len(variants) > 1
     ]
+
+
+def _mixed_labels(
+    label_column: str, listed: Mapping[str, tuple[str, ...] | None]
+) -> DisagreementError:
+    """Labels that are words here and numbers there: nobody can know which word is which number."""
+    lines = ""
+    for site, own in listed.items():
+        cells = _cells(own)
+        words, figures = (cells[numbers(cells).isna() == wordy].tolist() for wordy in (True, False))
+        parts = [f"text ({show(words)})"] if words else []
+        parts += [f"numbers ({show(figures)})"] if figures else []
+        lines += f"\n  site {site!r} has {' and '.join(parts) or 'numbers'}"
+    return DisagreementError(
+        f"Expected labels in column {label_column!r} coded in one way at all sites, but:{lines}\n"
+        f"Recode them alike."
+    )
+
+
+def _cells(labels: tuple[str, ...] | None) -> pd.Series:
+    return pd.Series(labels or (), dtype=object)
 
 
 def _disagreement(problems: Iterable[str], advice: str) -> DisagreementError:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fedbridge.data.agreement import Kind, Tables
     from fedbridge.data.preprocessing import Column
+    from fedbridge.data.summary import Kind, Tables
 
 Standardise = Literal["site", "joint"]
 
@@ -87,6 +87,8 @@ def _fit_numeric(
 ) -> dict[str, NumericColumn]:
     values = {site: checked_numbers(column, site) for site, column in cells.items()}
     known = np.concatenate([column.dropna().to_numpy() for column in values.values()])
+    if not len(known):
+        return {site: NumericColumn(name, fill=0.0, mean=0.0, scale=1.0) for site in values}
     fills = {
         site: float(column.median()) if column.notna().any() else float(np.mean(known))
         for site, column in values.items()

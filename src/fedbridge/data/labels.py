@@ -57,16 +57,25 @@ def code_labels(
     """
     _check_same_kind(labels)
     if next(iter(labels.values())).dtype.kind == "f":
-        return {
-            site: torch.from_numpy(y.astype(np.float64)).to(torch.float32)
-            for site, y in labels.items()
-        }, None
+        return {site: as_values(y) for site, y in labels.items()}, None
     found = np.unique(np.concatenate([*labels.values()]))
     if found.dtype.kind == "U":
         _check_spelling(labels)
     index = _class_index(found, class_names)
     names = tuple(class_names) if class_names is not None else tuple(map(str, index))
-    return {site: _indices(y, index) for site, y in labels.items()}, names
+    return {site: class_indices(y, index) for site, y in labels.items()}, names
+
+
+def as_values(labels: Labels) -> Tensor:
+    """Numbers to be predicted."""
+    return torch.from_numpy(labels.astype(np.float64)).to(torch.float32)
+
+
+def class_indices(labels: Labels, index: Mapping[object, int]) -> Tensor:
+    """The class of every label, all of which are in the index."""
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    codes = np.array([index[label] for label in distinct.tolist()], dtype=np.int64)
+    return torch.from_numpy(codes[inverse])
 
 
 def show(values: Iterable[object]) -> str:
@@ -92,12 +101,6 @@ def _class_index(found: Labels, class_names: Sequence[str] | None) -> dict[objec
             f"Expected labels among {show(known)}, as `class_names` says, but got {show(unknown)}."
         )
     return {label: index for index, label in enumerate(known)}
-
-
-def _indices(labels: Labels, index: Mapping[object, int]) -> Tensor:
-    distinct, inverse = np.unique(labels, return_inverse=True)
-    codes = np.array([index[label] for label in distinct.tolist()], dtype=np.int64)
-    return torch.from_numpy(codes[inverse])
 
 
 def _from_objects(labels: Labels, site: str) -> Labels:

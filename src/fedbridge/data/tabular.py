@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
-import numpy as np
-import pandas as pd
-
-from fedbridge.data.agreement import category_levels, column_kinds, common_columns
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.fitting import Standardise, fit_preprocessing, imputation_notes
-from fedbridge.data.labels import code_labels, show
+from fedbridge.data.labels import show
 from fedbridge.data.options import check_choice, check_target_name
+from fedbridge.data.schema import agree
 from fedbridge.data.split import TEST_FRACTION, split_target
-from fedbridge.data.tables import (
-    NAMELESS,
-    as_text,
-    checked_numbers,
-    numbers,
-    read_csv,
-    require_columns,
-    spreadsheet_row,
-)
-from fedbridge.errors import DataError, DisagreementError, OptionError, nearest
+from fedbridge.data.summary import Reading, column_names, labelled_rows, summarise
+from fedbridge.data.tables import as_text, read_csv, require_columns, spreadsheet_row
+from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from fedbridge.data.agreement import Tables
-    from fedbridge.data.labels import Labels
-    from fedbridge.data.task import FederatedTask
+    import pandas as pd
 
-TaskKind = Literal["classification", "regression"]
+    from fedbridge.data.summary import Tables, TaskKind
+    from fedbridge.data.task import FederatedTask
 
 SITE_COLUMN = "site"
 STANDARDISED: dict[Standardise, str] = {
     "site": "numeric columns standardised at each site by its own training rows",
     "joint": "numeric columns standardised jointly by the training rows of all sites",
 }
-MAX_NUMBERED_CLASSES = 20
-LARGEST_WHOLE = 2**53
-"""Above this, neighbouring whole numbers are the same float and cannot be told apart."""
 
 
 def table_task(
@@ -80,16 +66,15 @@ def table_task(
         test_fraction: Share of the target's rows set aside for testing.
     """
     check_choice("standardise", standardise, get_args(Standardise))
-    if kind is not None:
-        check_choice("kind", kind, get_args(TaskKind))
-    codes = _names(categorical)
+    chosen = None if columns is None else column_names(columns)
+    reading = Reading(label_column, chosen, column_names(categorical), kind)
     tables = _site_tables(path, site_column)
     target_name = check_target_name(target, tables)
-    features = _features(tables, label_column, columns, codes)
-    kinds = column_kinds(tables, features, codes)
-    levels, level_notes = category_levels(tables, kinds, codes)
-    labelled = {site: table[table[label_column] != ""] for site, table in tables.items()}
-    y, class_names = code_labels(_labels(labelled, label_column, kind))
+    summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
+    schema, schema_notes = agree(summaries, reading)
+    class_names = schema.class_names
+    labelled = {site: labelled_rows(table, site, label_column) for site, table in tables.items()}
+    y = {site: schema.labels(table[label_column], site) for site, table in labelled.items()}
     split = split_target(
         None if class_names is None else y[target_name].numpy(),
         len(labelled[target_name]),
@@ -101,8 +86,8 @@ def table_task(
     training = {**labelled, target_name: labelled[target_name].iloc[split.training]}
     fitted = fit_preprocessing(
         training,
-        kinds,
-        levels,
+        schema.kinds,
+        schema.levels,
         standardise=standardise,
         label_column=label_column,
         class_names=class_names,
@@ -127,9 +112,9 @@ def table_task(
     )
     notes = [
         _kind_note(label_column, class_names),
-        f"learned from: {', '.join(map(repr, features))}",
+        f"learned from: {', '.join(map(repr, schema.kinds))}",
         *_unlabelled_notes(tables, labelled, target_name),
-        *level_notes,
+        *schema_notes,
         STANDARDISED[standardise],
         *imputation_notes(training, fitted),
         *task.notes,
@@ -173,83 +158,6 @@ def _divide(frame: pd.DataFrame, site_column: str, path: Path) -> dict[str, pd.D
     return {str(site): text.loc[rows] for site, rows in sites.groupby(sites).groups.items()}
 
 
-def _features(
-    tables: Tables,
-    label_column: str,
-    columns: str | Sequence[str] | None,
-    categorical: Sequence[str],
-) -> list[str]:
-    """The columns to learn from, all of which every site has."""
-    for site, table in tables.items():
-        wanted = [label_column, *([] if columns is None else _names(columns))]
-        require_columns(table, wanted, f"the table of site {site!r}")
-    if columns is None:
-        features = [
-            column
-            for column in common_columns(tables)
-            if column != label_column and not column.startswith(NAMELESS)
-        ]
-    else:
-        features = _names(columns)
-    if label_column in features:
-        raise OptionError(
-            f"Expected `columns` to learn from, but {label_column!r} is the label: leave it out."
-        )
-    if not features:
-        raise DataError(
-            f"Expected columns to learn from besides {label_column!r}, but there are none."
-        )
-    for column in categorical:
-        if column not in features:
-            raise OptionError(
-                f"Expected `categorical` to name columns to learn from, but got {column!r}."
-                f"{nearest(column, features)} Columns: {', '.join(map(repr, features))}."
-            )
-    return features
-
-
-def _labels(tables: Tables, label_column: str, kind: TaskKind | None) -> dict[str, Labels]:
-    """The labels of every site as whole numbers (classes), floats (values) or words (classes)."""
-    text = {site: table[label_column] for site, table in tables.items()}
-    for site, cells in text.items():
-        if not len(cells):
-            raise DataError(
-                f"Expected labelled rows at every site, but {site!r} has nothing in column "
-                f"{label_column!r}: label some of its rows or leave it out."
-            )
-    if kind == "regression":
-        return {site: checked_numbers(cells, site).to_numpy() for site, cells in text.items()}
-    values = {site: numbers(cells) for site, cells in text.items()}
-    together = pd.concat([*values.values()])
-    if together.isna().all():
-        return {site: cells.to_numpy(dtype=str) for site, cells in text.items()}
-    if together.isna().any():
-        raise _mixed_labels(label_column, text, values)
-    whole = bool(((together == together.round()) & (together.abs() < LARGEST_WHOLE)).all())
-    if kind is None and not (whole and together.nunique() <= MAX_NUMBERED_CLASSES):
-        return {site: column.to_numpy() for site, column in values.items()}
-    if not whole:
-        return {site: cells.to_numpy(dtype=str) for site, cells in text.items()}
-    return {site: column.to_numpy().astype(np.int64) for site, column in values.items()}
-
-
-def _mixed_labels(
-    label_column: str, text: Mapping[str, pd.Series], values: Mapping[str, pd.Series]
-) -> DisagreementError:
-    """Labels that are words here and numbers there: nobody can know which word is which number."""
-    listed = ""
-    for site, cells in text.items():
-        words = sorted(cells[values[site].isna()].unique())
-        figures = sorted(cells[values[site].notna()].unique())
-        parts = [f"text ({show(words)})"] if words else []
-        parts += [f"numbers ({show(figures)})"] if figures else []
-        listed += f"\n  site {site!r} has {' and '.join(parts)}"
-    return DisagreementError(
-        f"Expected labels in column {label_column!r} coded in one way at all sites, but:{listed}\n"
-        f"Recode them alike."
-    )
-
-
 def _kind_note(label_column: str, class_names: tuple[str, ...] | None) -> str:
     if class_names is None:
         return f"{label_column!r} is predicted as a number (regression)"
@@ -265,9 +173,3 @@ def _unlabelled_notes(tables: Tables, labelled: Tables, target: str) -> list[str
         for site, table in tables.items()
         if len(table) > len(labelled[site])
     ]
-
-
-def _names(columns: str | Sequence[str]) -> list[str]:
-    """Column names, each once, given as a list or as one text separated by commas."""
-    listed = columns.split(",") if isinstance(columns, str) else map(str, columns)
-    return [name for name in dict.fromkeys(name.strip() for name in listed) if name]

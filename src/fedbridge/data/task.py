@@ -109,13 +109,8 @@ class FederatedTask:
         self._check_shapes()
         for site in self._labelled_sites():
             self._check_labels(site)
-        if self.n_classes is not None and bool((self.target.y == self.target.y[0]).all()):
-            raise DataError(
-                f"Expected at least two classes at the target {self.target.name!r}, but its "
-                f"{len(self.target)} labelled rows all have class "
-                f"{self._class_name(int(self.target.y[0]))!r}: label some rows of another class, "
-                f"or raise n_target."
-            )
+        if self.n_classes is not None:
+            check_target_classes(self.target, self.class_names)
 
     @classmethod
     def from_arrays(
@@ -222,8 +217,18 @@ class FederatedTask:
                 f"{low if low < 0 else high}."
             )
 
-    def _class_name(self, index: int) -> str:
-        return self.class_names[index] if self.class_names is not None else str(index)
+
+def check_target_classes(target: Site, class_names: Sequence[str] | None) -> None:
+    """Refuse a target whose labelled rows all have one class: it could learn nothing else."""
+    if bool((target.y != target.y[0]).any()):
+        return
+    index = int(target.y[0])
+    name = str(index) if class_names is None else class_names[index]
+    raise DataError(
+        f"Expected at least two classes at the target {target.name!r}, but its {len(target)} "
+        f"labelled rows all have class {name!r}: label some rows of another class, or raise "
+        f"n_target."
+    )
 
 
 def check_finite(values: Tensor, site: str, what: str) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedbridge")
 
-DP = ("clip", "noise", "delta")
+DP = ("clip", "noise", "delta", "budget")
 
 
 def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> ClientApp:
@@ -65,7 +65,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             built in.
 
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
-    between rounds) and, for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta``.
+    between rounds) and, for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and
+    ``dp-budget`` (the largest epsilon, over all runs on these rows).
     """
     app = ClientApp()
     loading = load or load_own_site
@@ -270,14 +271,16 @@ def _worker(
     site, node = load(context), context.node_config
     privacy = None
     given = {name: float(node[f"dp-{name}"]) for name in DP if f"dp-{name}" in node}
-    if given:
+    budget = given.pop("budget", None)
+    if given or budget is not None:
         if "clip" not in given or "noise" not in given:
             raise OptionError(
                 "Expected `dp-clip` and `dp-noise` together in the node's configuration."
             )
         privacy = LocalPrivacy(**given)
     memory = Memory(_folder(context, site.name), orders.run, site.name)
-    return SiteWorker(site, orders, memory, model=model, privacy=privacy), work
+    worker = SiteWorker(site, orders, memory, model=model, privacy=privacy, budget=budget)
+    return worker, work
 
 
 def _folder(context: Context, site: str) -> Path:

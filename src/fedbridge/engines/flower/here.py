@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from fedbridge.engines.flower.app import app_files
 from fedbridge.engines.flower.operation import Operation
 from fedbridge.engines.flower.simulation import Simulation
-from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.models import build_model
@@ -27,7 +26,7 @@ from fedbridge.settings import NETWORK, PRIVACY
 from fedbridge.site_package import save_site, sites_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines.flower.app import ConfigValue
@@ -57,7 +56,7 @@ def run_here(
         folder = Path(scratch)
         run_folder = RunFolder((folder / "run" if out is None else out).absolute())
         run_folder.check_new(resume=resume)
-        here = _Here(task, method, rounds, seed, run_folder, folder, engine, options)
+        here = Rehearsal(task, method, rounds, seed, run_folder, folder, engine, options)
         follow = _Follower(run_folder, callbacks)
         here.play(follow)
         follow()
@@ -65,8 +64,17 @@ def run_here(
 
 
 @dataclass
-class _Here:
-    """One run and its scratch folder."""
+class Rehearsal:
+    """A federation of real processes on this machine, for one run.
+
+    Attributes:
+        task: whose sites become processes.
+        method, rounds, seed: of the run.
+        run_folder: where the coordinator writes.
+        folder: for everything that is not kept.
+        engine: ``flower`` or ``flower-sim``.
+        options: of the run, the network and the sites.
+    """
 
     task: FederatedTask
     method: str
@@ -77,16 +85,10 @@ class _Here:
     engine: str
     options: dict[str, Any]
 
-    def play(self, follow: _Follower) -> None:
+    def play(self, follow: Callable[[object], object]) -> None:
         """Start Flower, run the app, end Flower."""
-        app = self._write_app()
-        nodes: dict[str, dict[str, ConfigValue]] = {}
-        for k, site in enumerate(sites_of(self.task)):
-            data = self.folder / DATA / f"site-{k}.safetensors"
-            save_site(data, site)
-            memory = self.run_folder.path / SITES / file_name(site.name)
-            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
-        with self._operation(nodes) as operation:
+        app = self.app()
+        with self.operation() as operation:
             operation.start()
             state = operation.run_app(app, on_tick=follow)
             if state.status != "completed":
@@ -94,6 +96,26 @@ class _Here:
                     f"Expected the run to be completed, but it {state.status}: "
                     f"{reason_in(state.details, operation.log('server-app'))}"
                 )
+
+    def operation(self, *, secure: bool = True) -> Operation:
+        """Flower's processes, with a file of its own for every site."""
+        nodes: dict[str, dict[str, ConfigValue]] = {}
+        for k, site in enumerate(sites_of(self.task)):
+            data = self.folder / DATA / f"site-{k}.safetensors"
+            save_site(data, site)
+            memory = self.run_folder.path / SITES / file_name(site.name)
+            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
+        folder = self.folder / "flower"
+        if self.engine == "flower":
+            return Operation(folder, nodes, secure=secure)
+        return Simulation(folder, len(nodes))
+
+    def app(self, *, secure: bool = True) -> Path:
+        """The Flower app of the run, as a folder."""
+        app = self.folder / "app"
+        for path, text in app_files(self._config(secure=secure)).items():
+            write_atomically(app / path, text)
+        return app
 
     def _privacy(self) -> dict[str, ConfigValue]:
         given = {k: v for k, v in self.options.items() if k in PRIVACY}
@@ -103,12 +125,6 @@ class _Here:
                 "settings of their own, but got 'flower-sim'."
             )
         return {name.replace("_", "-"): value for name, value in given.items()}
-
-    def _operation(self, nodes: dict[str, dict[str, ConfigValue]]) -> Operation | Simulation:
-        folder = self.folder / "flower"
-        if self.engine == "flower":
-            return Operation(folder, nodes, secure=True)
-        return Simulation(folder, len(nodes))
 
     def result(self, *, kept: bool) -> RunResult:
         """What the coordinator wrote, with what it could not know."""
@@ -127,7 +143,7 @@ class _Here:
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
 
-    def _config(self) -> dict[str, ConfigValue]:
+    def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
         given = {**self.task.defaults, **self.options}
         model = given.pop("model", None) or self.task.model
         if not isinstance(model, str):
@@ -151,19 +167,13 @@ class _Here:
             "model": model,
             "name": self.task.name,
             "out": str(self.run_folder.path),
-            "secure": self.engine == "flower",
+            "secure": secure and self.engine == "flower",
             "data": str(self.folder / DATA),
             "memory": str(self.run_folder.path / SITES),
             "options": to_json(plain),
             "about": to_json(about),
             **{name.replace("_", "-"): value for name, value in own.items()},
         }
-
-    def _write_app(self) -> Path:
-        app = self.folder / "app"
-        for path, text in app_files(self._config()).items():
-            write_atomically(app / path, text)
-        return app
 
 
 class _Follower:

@@ -19,7 +19,7 @@ import platformdirs
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from fedbridge.files import to_json, write_atomically
+from fedbridge.files import PRIVATE, to_json, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Memory:
             {name: tensor.clone().contiguous() for name, tensor in tensors.items()},
             metadata={"facts": to_json(dict(facts))},
         )
-        write_atomically(self._path(kind, round), data)
+        write_atomically(self._path(kind, round), data, mode=PRIVATE)
         for stale in self._rounds(kind)[:-KEPT]:
             self._path(kind, stale).unlink(missing_ok=True)
 

@@ -16,8 +16,9 @@ from fedbridge.distant import DistantTask, distant_site
 from fedbridge.engines.flower.encoding import Feedback
 from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
+from fedbridge.engines.flower.ledger import Ledger
 from fedbridge.engines.flower.orders import OrderError, Orders
-from fedbridge.engines.flower.privacy import epsilon, release
+from fedbridge.engines.flower.privacy import release
 from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.federation import Federation
 from fedbridge.home import Work
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 BUILT_IN = re.compile(
     r"(linear|mlp|sigmoid|cnn|mnist-cnn|resnet18|resnet50)(:\d+|:pretrained|:normalised)?"
 )
+LEDGER = "privacy.json"
 HOME, WAITING, ROUNDING = "home", "waiting", "rounding"
 
 
@@ -64,7 +66,7 @@ class RoundWork:
         deliveries: one per job.
         home_failure: why the target cannot train at all, if it cannot.
         note: what the coordinator should put down about this site.
-        epsilon: what the site's differential privacy has cost up to this round, if it has any.
+        epsilon: what the site's messages have cost so far, if it protects them.
     """
 
     deliveries: Sequence[Delivery]
@@ -84,13 +86,16 @@ class SiteWorker:
         *,
         model: Callable[[], nn.Module] | None = None,
         privacy: LocalPrivacy | None = None,
+        budget: float | None = None,
     ) -> None:
+        """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs."""
         if site.name not in orders.sites:
             raise OrderError(
                 f"Expected orders for the sites {', '.join(orders.sites)}, but this is "
                 f"{site.name!r}: the coordinator and the site must agree on names."
             )
-        self.site, self.orders, self.memory, self.privacy = site, orders, memory, privacy
+        self.site, self.orders, self.memory = site, orders, memory
+        self.privacy, self.budget = privacy, budget
         self.client = orders.sites.index(site.name)
         if (self.client == TARGET) != (site.role == "target"):
             raise OrderError(
@@ -113,6 +118,7 @@ class SiteWorker:
         if not jobs or any(job.client != self.client for job in jobs):
             raise OrderError(f"Expected jobs for site {self.site.name!r}, but got others.")
         mine = [self._completed(job, states) for job in jobs]
+        ledger = Ledger(self.memory.root / LEDGER)
         home, note = self._home(round, states, settled)
         trainings = [] if home is None else home.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
@@ -122,6 +128,7 @@ class SiteWorker:
         done = [Work(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)]
         works, at_home = done[: len(jobs)], done[len(jobs) :]
         if self.privacy is not None:
+            ledger.spend(self.privacy, self.budget)
             works = release(mine, works, self.privacy, self.federation.blocks)
         deliveries = self._encoded(round, mine, works)
         failure = None
@@ -132,8 +139,7 @@ class SiteWorker:
             failure = None if stopped is None else public_reason(stopped)
         if self.privacy is None:
             return RoundWork(deliveries, failure, note)
-        spent = epsilon(self.privacy, round + self.federation.settings.warmup)
-        return RoundWork(deliveries, None, note, spent)
+        return RoundWork(deliveries, None, note, ledger.epsilon(self.privacy.delta))
 
     def settle(self, round: int, news: News) -> Settled:
         """Let the lanes at home decide, and measure what they chose."""

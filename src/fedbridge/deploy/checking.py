@@ -1,0 +1,206 @@
+"""``deploy check``: is everything in order, here at the coordinator or there at a site?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.data.schema import agree
+from fedbridge.deploy.description import describe_site, read_description
+from fedbridge.deploy.findings import Finding, Report, looked_at
+from fedbridge.deploy.folders import Deployment, SiteFolder
+from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.reaching import reach_link
+from fedbridge.deploy.versions import differences, own_versions
+from fedbridge.engines.flower.certificate_check import check_authority, check_certificates
+from fedbridge.engines.flower.certificates import read_certificate
+from fedbridge.engines.flower.control import Control
+from fedbridge.engines.flower.keys import check_node_key, check_private_key, read_public_key
+from fedbridge.errors import DataError, FedbridgeError
+from fedbridge.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fedbridge.deploy.description import Description
+    from fedbridge.deploy.folders import SiteSettings
+    from fedbridge.deploy.plan import Plan
+
+SOON = timedelta(days=30)
+
+
+def check(folder: Path, *, counts: bool = True) -> Report:
+    """Check a deployment's folder, or the folder of one site, whichever this is.
+
+    Args:
+        folder: One of them.
+        counts: Whether a site's description says how many rows it has.
+    """
+    if Deployment(folder).plan_file.exists():
+        return Report(tuple(_coordinator(Deployment(folder))))
+    if SiteFolder(folder).settings_file.exists():
+        return Report(tuple(_site(SiteFolder(folder), counts=counts)))
+    raise DeploymentError(
+        f"Expected a deployment's folder (with plan.json) or a site's (with site.toml), but "
+        f"{str(folder)!r} has neither: make one with `fedbridge deploy init`."
+    )
+
+
+def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
+    settings = site.settings()
+    yield Finding("settings", "ok", f"site {settings.site}, {settings.role}")
+    yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("certificates", lambda: _authority(site.ca))
+    yield from looked_at("node key", lambda: _key_pair(site))
+    yield from looked_at("data", lambda: _described(site, settings, counts=counts))
+    yield from looked_at("link", lambda: _reached(settings.link, site.ca))
+
+
+def _authority(path: Path) -> list[Finding]:
+    return [_valid_until(check_authority(path).not_valid_after_utc, "the link's authority")]
+
+
+def _valid_until(last: datetime, whose: str) -> Finding:
+    """A certificate that is valid, with a word in time before it no longer is."""
+    soon = last - datetime.now(UTC) < SOON
+    advice = "; renew it in time, as the runbook says" if soon else ""
+    said = f"{whose}: valid until {last:%Y-%m-%d}{advice}"
+    return Finding("certificates", "note" if soon else "ok", said)
+
+
+def _key_pair(site: SiteFolder) -> str:
+    check_node_key(site.key)
+    return "private, and fits the public one"
+
+
+def _reached(address: str, ca: Path) -> str:
+    reach_link(address, ca)
+    return f"answers at {address}, with the right certificate"
+
+
+def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> list[Finding]:
+    if not settings.data:
+        raise DataError(
+            "Expected the path of this site's CSV, but `data` in site.toml is empty: fill it in."
+        )
+    csv = Path(settings.data)
+    if not csv.is_absolute():
+        raise DataError(
+            f"Expected the whole path of this site's CSV, but `data` is {settings.data!r}: "
+            f"write it from the root on, since the node may run elsewhere."
+        )
+    description, cautions = describe_site(settings, csv, counts=counts)
+    write_atomically(site.description, description.to_json())
+    columns = len(description.summary.columns)
+    said = f"{columns} columns to learn from; read {site.description.name}, then send it"
+    return [
+        Finding("data", "ok", f"{csv.name}: {said} to the coordinator"),
+        *(Finding("data", "note", f"{text}: may a stranger know?") for text in cautions),
+    ]
+
+
+def _coordinator(deployment: Deployment) -> Iterator[Finding]:
+    plan = deployment.plan()
+    sources = ", ".join(plan.sources)
+    yield Finding("plan", "ok", f"sources {sources}; target {plan.target}; {plan.address}")
+    yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("certificates", lambda: _certificates(deployment, plan))
+    described: dict[str, Description] = {}
+    for name in plan.sites:
+        yield from looked_at(f"{name}: key", partial(_public_key, deployment.site(name)))
+        yield from looked_at(f"{name}: data", partial(_told, deployment, name, described))
+    yield from looked_at("agreement", lambda: _agreement(deployment, plan, described))
+    reached = looked_at("link", lambda: _reached(plan.address, deployment.certificates.ca))
+    yield from reached
+    if all(finding.state == "ok" for finding in reached):
+        yield from looked_at("registration", lambda: _registered(deployment, plan))
+
+
+def _certificates(deployment: Deployment, plan: Plan) -> list[Finding]:
+    check_certificates(deployment.coordinator, plan.host)
+    server = read_certificate(deployment.certificates.server)
+    return [
+        _valid_until(server.not_valid_after_utc, f"the link at {plan.host}"),
+        *_authority(deployment.certificates.ca),
+    ]
+
+
+def _public_key(site: SiteFolder) -> list[Finding]:
+    public = read_public_key(site.key.public)
+    if not site.key.private.exists():
+        return [Finding(f"{site.folder.name}: key", "ok", "public key is here")]
+    if check_private_key(site.key.private) != public:
+        raise FedbridgeError(
+            f"Expected {site.key.public} to belong to the private key beside it, but it does "
+            f"not: delete the private one if the site has made its own."
+        )
+    return [
+        Finding(
+            f"{site.folder.name}: key",
+            "note",
+            "the private key is still here: delete it once the site has it",
+        )
+    ]
+
+
+def _told(deployment: Deployment, name: str, described: dict[str, Description]) -> str:
+    """Look at one site's description; a good one joins the others."""
+    plan, file = deployment.plan(), deployment.site(name).description
+    if not file.exists():
+        raise DeploymentError(
+            f"Expected what site {name!r} says of its data, but there is no {file}: let it run "
+            f"`fedbridge deploy check` in its folder and send its description.json."
+        )
+    found = read_description(file)
+    if (found.site, found.role, found.reading) != (name, plan.role(name), plan.reading):
+        raise DeploymentError(
+            f"Expected the description of {plan.role(name)} {name!r}, read as the plan says, but "
+            f"it is of {found.role} {found.site!r} or read otherwise: compare its site.toml with "
+            f"the one that was handed out."
+        )
+    described[name] = found
+    odd = differences(own_versions(), found.versions)
+    if odd:
+        raise DeploymentError(
+            f"Expected the coordinator's versions at site {name!r}, but it has {', '.join(odd)}: "
+            f"install the same, then let it check again."
+        )
+    return "described" if found.rows is None else f"{found.rows} rows, {found.labelled} labelled"
+
+
+def _agreement(
+    deployment: Deployment, plan: Plan, described: dict[str, Description]
+) -> list[Finding]:
+    """With every site's word, the schema; it goes into the app that all nodes receive."""
+    silent = [name for name in plan.sites if name not in described]
+    if silent:
+        raise DataError(
+            f"Expected a description of every site before they can agree, but those of "
+            f"{', '.join(silent)} are missing or not in order."
+        )
+    sites = {name: described[name].summary for name in sorted(described)}
+    schema, notes = agree(sites, plan.reading)
+    write_atomically(deployment.schema, schema.to_json())
+    predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
+    said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
+    return [Finding("agreement", "ok", said), *(Finding("agreement", "note", n) for n in notes)]
+
+
+def _registered(deployment: Deployment, plan: Plan) -> list[Finding]:
+    with Control(plan.address, deployment.certificates.ca) as control:
+        nodes = {node.public_key: node for node in control.nodes()}
+    found = []
+    for name in plan.sites:
+        node = nodes.get(read_public_key(deployment.site(name).key.public))
+        what = f"{name}: node"
+        if node is None or node.name != name:
+            said = "its key is not registered: run `fedbridge deploy register`"
+            found.append(Finding(what, "problem", said))
+        elif not node.online:
+            said = "registered, but not online: let the site run `fedbridge deploy node`"
+            found.append(Finding(what, "problem", said))
+        else:
+            found.append(Finding(what, "ok", "registered and online"))
+    return found

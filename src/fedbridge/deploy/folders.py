@@ -1,0 +1,205 @@
+"""Where everything of a deployment lies: the whole folder, and the folder of one site."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tomli_w
+
+from fedbridge.data.summary import Reading, column_names
+from fedbridge.deploy.plan import DeploymentError, Plan
+from fedbridge.engines.flower.certificates import Certificates
+from fedbridge.engines.flower.keys import NodeKey, node_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedbridge.site_package import Role
+
+LINK_NAME = "fedbridge"
+"""What Flower's configuration calls the connection to the link."""
+APP_MODULE = "fedbridge_app"
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """What one site has: all that it needs, and nothing of the others."""
+
+    folder: Path
+
+    @property
+    def settings_file(self) -> Path:
+        """What the site fills in; Flower's node reads it as its configuration."""
+        return self.folder / "site.toml"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate by which the site recognises the link."""
+        return self.folder / "ca.crt"
+
+    @property
+    def key(self) -> NodeKey:
+        """The pair of keys by which the link recognises the site."""
+        return node_key(self.folder, "node")
+
+    @property
+    def description(self) -> Path:
+        """What the site lets the coordinator know of its data."""
+        return self.folder / "description.json"
+
+    @property
+    def flower_home(self) -> Path:
+        """Where the site's Flower keeps its files."""
+        return self.folder / "flower"
+
+    def settings(self) -> SiteSettings:
+        """What ``site.toml`` says, checked."""
+        return read_site_settings(self.settings_file)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The coordinator's folder."""
+
+    folder: Path
+
+    @property
+    def plan_file(self) -> Path:
+        """What ``deploy init`` was told."""
+        return self.folder / "plan.json"
+
+    @property
+    def runbook(self) -> Path:
+        """What to do, step by step."""
+        return self.folder / "RUNBOOK.md"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app that every node receives."""
+        return self.folder / "app"
+
+    @property
+    def schema(self) -> Path:
+        """What the sites agreed on, a part of the app."""
+        return self.app / APP_MODULE / "schema.json"
+
+    @property
+    def coordinator(self) -> Path:
+        """What stays with the coordinator."""
+        return self.folder / "coordinator"
+
+    @property
+    def certificates(self) -> Certificates:
+        """The authority and the server's certificate."""
+        return Certificates(self.coordinator)
+
+    @property
+    def flower_home(self) -> Path:
+        """Where the coordinator's Flower keeps its files and finds the link."""
+        return self.coordinator / "flower"
+
+    @property
+    def database(self) -> Path:
+        """What the link remembers: registered sites and runs."""
+        return self.coordinator / "link.db"
+
+    @property
+    def run(self) -> Path:
+        """The run's folder: history, checkpoint, model, report."""
+        return self.coordinator / "run"
+
+    def site(self, name: str) -> SiteFolder:
+        """The folder of one site."""
+        return SiteFolder(self.folder / "sites" / name)
+
+    def plan(self) -> Plan:
+        """What this deployment is to be."""
+        try:
+            return Plan.from_json(self.plan_file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeploymentError(
+                f"Expected a deployment with a plan.json in {str(self.folder)!r}, but could not "
+                f"read it: {error}; make one with `fedbridge deploy init`."
+            ) from error
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a site says of itself in its ``site.toml``.
+
+    Attributes:
+        site: Its name.
+        role: Source or target, as it agreed to.
+        data: Its CSV; empty until somebody fills it in.
+        link: Where the coordinator's link is.
+        port: A free port of the site's own machine.
+        reading: How its table is read.
+    """
+
+    site: str
+    role: Role
+    data: str
+    link: str
+    port: int
+    reading: Reading
+
+
+def site_settings_text(plan: Plan, site: str, port: int) -> str:
+    """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
+    reading = plan.reading
+    lines: dict[str, dict[str, object]] = {
+        f"The part of site {site} in this federation. Fill in `data`; the rest is agreed.": {
+            "site": site,
+            "role": plan.role(site),
+        },
+        "The whole path of this site's own CSV. It is read here and nowhere else.": {"data": ""},
+        "Where the coordinator's link is, and a free port of this machine.": {
+            "link": plan.address,
+            "port": port,
+        },
+        "How the table is read, the same at all sites. Empty: all columns; as the labels tell.": {
+            "label-column": reading.label_column,
+            "columns": ",".join(reading.columns or ()),
+            "categorical": ",".join(reading.categorical),
+            "kind": reading.kind or "",
+        },
+    }
+    privacy = (
+        "# Differential privacy of this site's updates: its own choice, see docs/deploy.md.\n"
+        "# dp-clip = 1.0\n# dp-noise = 1.0\n"
+    )
+    parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items()]
+    return "\n".join([*parts, privacy])
+
+
+def read_site_settings(path: Path) -> SiteSettings:
+    """Read and check a ``site.toml``."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        kind, columns = content.get("kind", ""), column_names(str(content.get("columns", "")))
+        if content["role"] not in ("source", "target"):
+            raise ValueError(f"role is {content['role']!r}, neither source nor target")
+        return SiteSettings(
+            site=str(content["site"]),
+            role=content["role"],
+            data=str(content["data"]),
+            link=str(content["link"]),
+            port=int(content["port"]),
+            reading=Reading(
+                str(content["label-column"]),
+                columns or None,
+                column_names(str(content.get("categorical", ""))),
+                kind or None,
+            ),
+        )
+    except KeyError as error:
+        raise DeploymentError(
+            f"Expected {str(path)!r} to say {error.args[0]!r}, but it does not: add it, or get a "
+            f"new site.toml from the coordinator."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DeploymentError(
+            f"Expected the settings of a site in {str(path)!r}, but they cannot be used: {error}."
+        ) from error

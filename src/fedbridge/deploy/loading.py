@@ -1,0 +1,50 @@
+"""How a node of a deployment gets its site's rows: from its own CSV, by the agreed schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from fedbridge.data.csv_site import load_csv_site
+from fedbridge.data.schema import Schema
+from fedbridge.data.split import TEST_FRACTION
+from fedbridge.deploy.plan import DeploymentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flwr.app import Context
+
+    from fedbridge.site_package import LocalSite, Role
+
+
+def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
+    """A loader for ``client_app``: each site reads the CSV that its node's configuration names.
+
+    Which site it is and what its role is stands in the site's own configuration; a run that would
+    make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
+    ``n-target`` (0: all training rows) and ``test-fraction``.
+
+    Args:
+        schema: The schema that all sites agreed on, a file of the app.
+    """
+
+    def load(context: Context) -> LocalSite:
+        node, run = context.node_config, context.run_config
+        name, role = str(node["site"]), str(node["role"])
+        if (name == run["target"]) != (role == "target"):
+            raise DeploymentError(
+                f"Expected site {name!r} to be a {role}, as its site.toml says, but the target "
+                f"of this run is {run['target']!r}: ask the coordinator."
+            )
+        return load_csv_site(
+            Path(str(node["data"])),
+            Schema.from_json(schema.read_text(encoding="utf-8")),
+            name,
+            cast("Role", role),
+            int(run.get("seed", 0)),
+            n_target=int(run.get("n-target", 0)) or None,
+            test_fraction=float(run.get("test-fraction", TEST_FRACTION)),
+        )
+
+    return load

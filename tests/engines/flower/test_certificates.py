@@ -1,0 +1,172 @@
+"""Certificates that TLS accepts, and one sentence about each that it would not."""
+
+import socket
+import ssl
+import stat
+import threading
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fedbridge.engines.flower.certificate_check import check_authority, check_certificates
+from fedbridge.engines.flower.certificates import (
+    CertificateError,
+    Certificates,
+    make_certificates,
+    renew_server_certificate,
+)
+from fedbridge.engines.flower.keys import KeyFileError
+
+HOSTS = ["link.example.org", "127.0.0.1", "::1"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    return make_certificates(tmp_path / "link", HOSTS)
+
+
+@contextmanager
+def served(files: Certificates):
+    """The port of a server that shows its certificate to one client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.server, files.server_key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            # What the client has to complain of is the client's test.
+            with connection, suppress(ssl.SSLError, ConnectionError):
+                context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def connect(port: int, ca, host: str) -> None:
+    """Check a server's certificate as strictly as the newest Python does."""
+    context = ssl.create_default_context(cafile=ca)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname=host),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_client_with_the_authoritys_certificate_accepts_the_server(files, host):
+    check_certificates(files.folder, host)
+    with served(files) as port:
+        connect(port, files.ca, host)
+
+
+def test_a_client_refuses_the_server_under_another_name(files):
+    with served(files) as port, pytest.raises(ssl.SSLCertVerificationError, match="Hostname"):
+        connect(port, files.ca, "evil.example.org")
+
+
+def test_a_client_refuses_a_server_of_another_authority(files, tmp_path):
+    other = make_certificates(tmp_path / "other", HOSTS)
+    with served(other) as port, pytest.raises(ssl.SSLCertVerificationError):
+        connect(port, files.ca, HOSTS[0])
+
+
+def test_only_the_owner_can_read_private_keys(files):
+    for key in (files.ca_key, files.server_key):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_an_authority_is_never_replaced(files):
+    with pytest.raises(CertificateError, match="but there is one"):
+        make_certificates(files.folder, HOSTS)
+
+
+def test_a_renewed_server_is_accepted_by_the_old_authority(files):
+    ca, old = files.ca.read_bytes(), files.server.read_bytes()
+    renew_server_certificate(files.folder, ["new.example.org"], days=2)
+    assert files.ca.read_bytes() == ca
+    assert files.server.read_bytes() != old
+    check_certificates(files.folder, "new.example.org")
+    with served(files) as port:
+        connect(port, files.ca, "new.example.org")
+
+
+def test_another_host_is_noticed(files):
+    expected = r"to be for 10\.0\.0\.1, but it is for link\.example\.org, 127\.0\.0\.1, ::1: renew"
+    with pytest.raises(CertificateError, match=expected):
+        check_certificates(files.folder, "10.0.0.1")
+
+
+def test_validity_is_as_long_as_asked_for(tmp_path):
+    folder = make_certificates(tmp_path, HOSTS, days=30).folder
+    check_certificates(folder, HOSTS[0], now=datetime.now(UTC) + timedelta(days=29))
+    with pytest.raises(CertificateError, match=r"ca\.crt, but it expired on 20..-..-..: make"):
+        check_certificates(folder, HOSTS[0], now=datetime.now(UTC) + timedelta(days=31))
+
+
+def test_an_expired_server_under_a_valid_authority_is_noticed(files):
+    renew_server_certificate(files.folder, HOSTS, days=1)
+    with pytest.raises(CertificateError, match=r"server\.pem, but it expired"):
+        check_certificates(files.folder, HOSTS[0], now=datetime.now(UTC) + timedelta(days=2))
+
+
+def test_a_clock_that_is_behind_is_noticed(files):
+    with pytest.raises(CertificateError, match="check the clock"):
+        check_certificates(files.folder, HOSTS[0], now=datetime.now(UTC) - timedelta(days=1))
+
+
+def test_a_key_of_another_certificate_is_noticed(files, tmp_path):
+    other = make_certificates(tmp_path / "other", HOSTS)
+    other.server_key.replace(files.server_key)
+    with pytest.raises(CertificateError, match="but got another key"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+def test_an_authority_that_did_not_sign_is_noticed(files, tmp_path):
+    other = make_certificates(tmp_path / "other", HOSTS)
+    other.ca.replace(files.ca)
+    with pytest.raises(CertificateError, match="but another authority signed it"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+def test_a_server_key_that_others_can_read_is_noticed(files):
+    files.server_key.chmod(0o644)
+    with pytest.raises(KeyFileError, match="has mode 644"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key"])
+def test_a_missing_file_is_noticed(files, name):
+    (files.folder / name).unlink()
+    with pytest.raises(CertificateError, match=rf"{name}.*No such file or directory"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key"])
+def test_a_damaged_file_is_noticed(files, name):
+    file = files.folder / name
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(CertificateError, match=rf"{name}, but could not read it: it is not a"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+def test_a_site_that_got_the_wrong_certificate_is_told_so(files):
+    check_authority(files.ca)
+    with pytest.raises(CertificateError, match=r"use the coordinator's ca\.crt"):
+        check_authority(files.server)
+
+
+@pytest.mark.parametrize("host", ["", "https://link", "link:8000", "a b", "-a.org", "ümlaut.org"])
+def test_what_is_no_host_is_refused(tmp_path, host):
+    with pytest.raises(CertificateError, match="Expected a host name"):
+        make_certificates(tmp_path, [host])
+    assert not (tmp_path / "ca.crt").exists()
+
+
+def test_a_server_needs_a_name(tmp_path):
+    with pytest.raises(CertificateError, match="at least one host name"):
+        make_certificates(tmp_path, [])
+    assert not (tmp_path / "ca.crt").exists()

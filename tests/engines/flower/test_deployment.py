@@ -1,0 +1,221 @@
+"""A federation of real processes on loopback: the same result, and what happens when parts fail.
+
+The long tests (``make test-deploy``) kill and restart real links and nodes.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from engines.flower.children import family, living
+from real_data import needs
+from small import same_model
+
+import fedbridge as fb
+from fedbridge.engines.flower.here import Rehearsal
+from fedbridge.files import file_name
+from fedbridge.rundir import RunFolder
+
+pytestmark = pytest.mark.deploy
+
+ROUNDS = 4
+
+
+def task():
+    """The hospitals where they are there, the embedded digits elsewhere."""
+    try:
+        return fb.load_task("heart", target="hungarian", seed=0)
+    except fb.errors.DataError:
+        return fb.load_task("digits-noise", seed=0)
+
+
+def largest_difference(ours, theirs):
+    """Between models, and between whatever numbers two histories hold beside times and bytes."""
+    pairs = zip(ours.model.state_dict().values(), theirs.model.state_dict().values(), strict=True)
+    differences = [float((a - b).abs().max()) for a, b in pairs]
+
+    def flat(value):
+        if isinstance(value, dict):
+            return [number for item in value.values() for number in flat(item)]
+        if isinstance(value, list):
+            return [number for item in value for number in flat(item)]
+        return [value]
+
+    for mine, other in zip(ours.history, theirs.history, strict=True):
+        for key in mine:
+            if key.startswith(("seconds", "bytes")):
+                continue
+            for a, b in zip(flat(mine[key]), flat(other[key]), strict=True):
+                if isinstance(a, float) and isinstance(b, float):
+                    differences.append(abs(a - b))
+                else:
+                    assert a == b, key
+    return max(differences)
+
+
+@pytest.mark.parametrize("engine", ["flower", "flower-sim"])
+def test_the_same_model_and_history_as_in_one_process(engine, tmp_path):
+    """With ``flower`` over TLS, every node with a registered key and every role pinned to it."""
+    data = task()
+    local = fb.run(data, "auto", ROUNDS, workers=1)
+    rounds = []
+    remote = fb.run(
+        data, "auto", ROUNDS, engine=engine, out=tmp_path / "run", callbacks=[rounds.append]
+    )
+    assert largest_difference(local, remote) <= 1e-6
+    assert [line["round"] for line in rounds] == [1, 2, 3, 4]
+    assert (tmp_path / "run" / "report.html").exists()
+    assert not [line["failures"] for line in remote.history if line["failures"]]
+
+
+def pid_of_node(site):
+    """The process of a site's node, which is told its configuration on the command line."""
+    for pid in family(os.getpid()):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if any(word.endswith(f"nodes/{file_name(site)}.toml".encode()) for word in words):
+            return pid
+    raise AssertionError(f"no node of {site} is running")
+
+
+class Watch:
+    """Does things to an operation while a run goes on: once, when so many rounds are written."""
+
+    def __init__(self, folder, deeds):
+        self.folder, self.deeds = folder, list(deeds)
+        self.since = None
+
+    def __call__(self, state=None):
+        if not self.deeds:
+            return
+        rounds, wait, deed = self.deeds[0]
+        if len(self.folder.history()) < rounds:
+            return
+        self.since = self.since or time.monotonic()
+        if time.monotonic() - self.since >= wait:
+            self.deeds.pop(0)
+            self.since = None
+            deed()
+
+
+def rehearse(tmp_path, method, rounds, *, data=None, **options):
+    folder = RunFolder(tmp_path / "run")
+    chosen = task() if data is None else data
+    return Rehearsal(chosen, method, rounds, 0, folder, tmp_path / "scratch", "flower", options)
+
+
+def long_test(function):
+    """A test that takes minutes."""
+    return pytest.mark.long(function)
+
+
+@long_test
+def test_a_source_that_is_killed_in_a_round_and_never_comes_back(tmp_path):
+    here = rehearse(tmp_path, "auto", 4, timeout=60)
+    with here.operation() as operation:
+        operation.start()
+        gone = here.task.source_names[1]
+        watch = Watch(here.run_folder, [(1, 1.0, lambda: operation.kill_node(gone))])
+        assert operation.run_app(here.app(), on_tick=watch).status == "completed"
+    lines = here.run_folder.history()
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0]["failures"] == {}
+    assert all(gone in line["failures"] for line in lines[2:])
+    assert all(line["accuracy"] is not None for line in lines)
+
+
+@long_test
+def test_a_target_that_is_killed_and_restarted_as_a_new_node(tmp_path):
+    here = rehearse(tmp_path, "auto", 5, timeout=60, wait=240)
+    target = here.task.target.name
+    with here.operation(secure=False) as operation:
+        operation.start()
+        before = {node.node_id for node in operation.nodes()}
+
+        def restart():
+            operation.kill_node(target)
+            operation.start_node(target)
+
+        watch = Watch(here.run_folder, [(1, 1.0, restart)])
+        assert operation.run_app(here.app(secure=False), on_tick=watch).status == "completed"
+        assert {node.node_id for node in operation.nodes()} - before
+    lines = here.run_folder.history()
+    assert [line["round"] for line in lines] == [1, 2, 3, 4, 5]
+    assert any(target in line["failures"] or line["notes"] for line in lines)
+    assert lines[-1]["failures"] == {}
+    assert lines[-1]["accuracy"] is not None
+
+
+@long_test
+def test_a_slow_source_costs_itself_the_round(tmp_path):
+    here = rehearse(tmp_path, "fedda", 3, timeout=15)
+    slow = here.task.source_names[0]
+    with here.operation() as operation:
+        operation.start()
+        process = pid_of_node(slow)
+        deeds = [
+            (1, 0.0, lambda: os.kill(process, signal.SIGSTOP)),
+            (2, 0.0, lambda: os.kill(process, signal.SIGCONT)),
+        ]
+        assert (
+            operation.run_app(here.app(), on_tick=Watch(here.run_folder, deeds)).status
+            == "completed"
+        )
+    lines = here.run_folder.history()
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert "no answer within 15 seconds" in lines[1]["failures"][slow]
+
+
+@long_test
+def test_a_link_that_is_killed_and_restarted_resumes_with_the_right_round(tmp_path):
+    here = rehearse(tmp_path, "auto", 4)
+    with here.operation() as operation:
+        operation.start()
+        watch = Watch(here.run_folder, [(2, 1.0, operation.kill_link)])
+        assert operation.run_app(here.app(), on_tick=watch).status == "lost"
+        assert 2 <= len(here.run_folder.history()) < 4
+        operation.restart_link()
+        assert operation.run_app(here.app()).status == "completed"
+    resumed = here.result(kept=True)
+    assert [line["round"] for line in resumed.history] == [1, 2, 3, 4]
+    assert same_model(resumed.model, fb.run(here.task, "auto", 4, workers=1).model)
+
+
+@long_test
+def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
+    """11 million parameters in one round; the link's own count of bytes agrees with ours."""
+    generator = torch.Generator().manual_seed(0)
+
+    def site(count):
+        x = torch.rand(count, 3, 32, 32, generator=generator)
+        return x, torch.arange(count) % 4
+
+    data = fb.FederatedTask.from_arrays(
+        sources={name: site(16) for name in "ABC"}, target=site(16), test=site(16)
+    )
+    here = rehearse(
+        tmp_path, "fedda-joint", 1, data=data, model="resnet18", batch_size=16, timeout=600
+    )
+    with here.operation() as operation:
+        operation.start()
+        state = operation.run_app(here.app())
+        assert state.status == "completed", state.details
+    (line,) = here.run_folder.history()
+    assert line["failures"] == {}
+    assert line["bytes_down"] > 5 * 4 * 11_000_000
+    assert line["bytes_up"] == pytest.approx(state.bytes_from_nodes, rel=0.05)
+    assert line["bytes_down"] == pytest.approx(state.bytes_to_nodes, rel=0.05)
+
+
+@long_test
+@needs("heart")
+def test_the_command_line_leaves_nothing_behind(tmp_path):
+    from fedbridge.cli import main
+
+    before = family(os.getpid())
+    words = "run heart --target va --engine flower --rounds 1 --method fedda --quiet --out"
+    code = main([*words.split(), str(tmp_path / "run")])
+    assert code == 0
+    assert not living({*family(os.getpid())} - {*before})

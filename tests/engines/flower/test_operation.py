@@ -1,0 +1,154 @@
+"""Link and nodes as real processes: they work, they fail with clear words, and none is left.
+
+Starting them is what takes time, so most tests share one operation, with TLS and node keys; those
+that take something away from it come last.
+"""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from engines.flower.children import exit_code, family, forked, living, wait_until
+
+from fedbridge.engines.flower.keys import make_node_key, node_key, read_public_key
+from fedbridge.engines.flower.operation import Operation, OperationError
+
+pytestmark = pytest.mark.deploy
+
+APP = Path(__file__).parent / "tiny_app"
+SITES = {name: {"site": name, "data": f'the file\'s "name" {name}'} for name in ("A", "B b")}
+ONE_SITE = {"A": SITES["A"]}
+FOR_EVER = {"nodes": 99}
+
+
+@pytest.fixture(scope="module")
+def operation(tmp_path_factory):
+    with Operation(tmp_path_factory.mktemp("operation"), SITES, secure=True) as operation:
+        operation.start()
+        yield operation
+
+
+def run(operation, out, **config):
+    """The state after a run of the app, and what it wrote."""
+    state = operation.run_app(APP, {"out": str(out), **config})
+    return state, json.loads(out.read_text()) if out.exists() else None
+
+
+def test_nodes_know_what_they_were_told_and_have_the_names_and_keys_of_their_sites(
+    operation, tmp_path
+):
+    state, told = run(operation, tmp_path / "out.json", payload=100_000)
+    assert (state.status, state.details) == ("completed", "")
+    answers = {answer["site"]: answer for answer in told["answers"]}
+    assert answers == SITES
+    keys = {name: node_key(operation.folder / "keys", name).public for name in SITES}
+    assert told["nodes"] == {name: read_public_key(key).decode() for name, key in keys.items()}
+    assert 200_000 < state.bytes_to_nodes < 220_000
+    assert 0 < state.bytes_from_nodes < 20_000
+    assert "all nodes answered\n" in operation.log("server-app").read_text()
+
+
+def test_a_run_that_fails_says_why(operation, tmp_path):
+    state, _ = run(operation, tmp_path / "no" / "folder", nodes=0)
+    assert state.status == "failed"
+    assert "No such file or directory" in state.details
+    assert "Traceback" in operation.log("server-app").read_text()
+
+
+def test_a_run_can_be_stopped_on_the_way(operation):
+    def stop(state) -> None:
+        if state.status == "running":
+            with operation.control() as control:
+                control.stop(state.run_id)
+
+    assert operation.run_app(APP, FOR_EVER, on_tick=stop).status == "stopped"
+
+
+def test_a_site_that_is_not_there_is_named(operation):
+    with pytest.raises(OperationError, match=r"one of the sites A, B b, but got 'b'"):
+        operation.kill_node("b")
+
+
+def test_a_node_that_left_comes_back_as_the_same_but_not_with_another_key(operation):
+    before = {node.node_id for node in operation.nodes()}
+    operation.stop_node("A")
+    operation.start_node("A")
+    assert {node.node_id for node in operation.nodes()} == before
+
+    operation.stop_node("A")
+    folder = operation.folder / "keys"
+    node_key(folder, "A").private.rename(folder / "kept")
+    make_node_key(folder, "A")
+    with pytest.raises(OperationError, match=r"(?s)come online, but it ended.*node-A\.log"):
+        operation.start_node("A")
+
+
+def test_a_lost_link_ends_the_run_and_comes_back_with_what_it_knew(operation):
+    before = {node.name for node in operation.nodes()}
+    state = operation.run_app(APP, FOR_EVER, on_tick=lambda _: operation.kill_link())
+    assert state.status == "lost"
+    operation.restart_link()
+    assert {node.name for node in operation.nodes()} == before
+
+
+def test_without_the_process_that_runs_the_apps_a_run_is_an_error(operation):
+    operation.processes.end("executor", patience=0.0)
+    with pytest.raises(OperationError, match=r"(?s)runs the apps to be there.*executor\.log"):
+        operation.run_app(APP, FOR_EVER)
+
+
+def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
+    handler = signal.getsignal(signal.SIGTERM)
+    with Operation(tmp_path / "operation", ONE_SITE, apps="spawn") as operation:
+        operation.start()
+        state, told = run(operation, tmp_path / "out.json", nodes=1)
+        assert state.status == "completed"
+        assert told["answers"] == [SITES["A"]]
+        assert "all nodes answered\n" in operation.log("server-app").read_text()
+        before = {node.node_id for node in operation.nodes()}
+        operation.kill_node("A")
+        operation.start_node("A")
+        assert len({node.node_id for node in operation.nodes()} - before) == 1
+        pids = [operation.processes.pid, *operation.processes.pids()]
+    assert len(pids) >= 5  # supervisor, link, node, and what those two start
+    assert living(pids) == []
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_a_port_that_is_taken_is_an_error_with_the_logs_last_words(tmp_path):
+    with Operation(tmp_path, {}, apps="spawn") as operation, socket.socket() as taken:
+        taken.bind(("127.0.0.1", operation.port))
+        taken.listen()
+        with pytest.raises(OperationError, match=r"(?s)exit code .*link\.log.*address already in"):
+            operation.start_link()
+
+
+def test_nothing_is_left_after_ctrl_c_in_mid_round(tmp_path):
+    def operate() -> None:
+        with Operation(tmp_path / "operation", ONE_SITE) as operation:
+            operation.start()
+            operation.run_app(APP, {"nodes": 1, "client-seconds": 1000.0})
+
+    with forked(operate) as owner:
+        # supervisor, executor, link, node, ServerApp and ClientApp
+        wait_until(lambda: len(family(owner)) == 6, patience=120)
+        started = family(owner)
+        os.kill(owner, signal.SIGINT)
+        assert exit_code(owner) == 130
+        assert living(started) == []
+
+
+def test_nothing_is_left_after_termination_in_mid_start(tmp_path):
+    def operate() -> None:
+        with Operation(tmp_path / "operation", ONE_SITE) as operation:
+            operation.start()
+
+    with forked(operate) as owner:
+        wait_until(lambda: len(family(owner)) == 4)
+        started = family(owner)
+        os.kill(owner, signal.SIGTERM)
+        assert exit_code(owner) == 128 + signal.SIGTERM
+        assert living(started) == []

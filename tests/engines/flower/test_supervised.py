@@ -1,0 +1,136 @@
+"""Processes under a supervisor are all gone when their owner is, whatever they do."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from engines.flower.children import forked, living, wait_until
+
+from fedbridge.engines.flower.supervised import OperationError, Supervised, tail
+
+ENVIRONMENT = dict(os.environ)
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+script, what, *rest = sys.argv[1:]
+if rest:
+    command = [sys.executable, "-c", script, script, *rest]
+    subprocess.Popen(command, start_new_session=True)
+print("pid", os.getpid(), flush=True)
+time.sleep(1000 if what == "stay" else 0.1)
+"""
+
+
+def stubborn(*generations: str) -> list[str]:
+    """A process, its child in a session of its own, and so on; none of them heeds SIGTERM."""
+    return [sys.executable, "-c", STUBBORN, STUBBORN, *generations]
+
+
+FAMILY = stubborn("stay", "leave", "stay")
+"""The grandchild loses its parent."""
+
+
+@pytest.fixture
+def processes():
+    under = Supervised()
+    yield under
+    under.close(patience=0.0)
+
+
+def said(log) -> list[int]:
+    """The numbers that the members of a family have written down."""
+    words = log.read_text().split() if log.exists() else []
+    return [int(word) for word in words[1::2]]
+
+
+def run(processes, name, code, log, **environment) -> int:
+    command = [sys.executable, "-c", code]
+    return processes.start(name, command, log, {**ENVIRONMENT, **environment})
+
+
+def test_output_and_environment_are_the_processs_own(processes, tmp_path):
+    log = tmp_path / "logs" / "one.log"
+    run(processes, "one", "import os; print(os.environ['SITE'])", log, SITE="A")
+    wait_until(lambda: processes.exit_code("one") is not None)
+    assert log.read_text() == "A\n"
+
+
+def test_exit_codes_tell_how_each_process_ended(processes, tmp_path):
+    run(processes, "fails", "raise SystemExit(3)", tmp_path / "log")
+    run(processes, "stays", "import time; time.sleep(1000)", tmp_path / "log")
+    wait_until(lambda: processes.exit_code("fails") is not None)
+    assert processes.exit_codes() == {"fails": 3, "stays": None}
+
+
+def test_one_is_ended_with_its_family_and_the_others_stay(processes, tmp_path):
+    log = tmp_path / "log"
+    processes.start("family", stubborn("stay", "stay", "stay"), log, ENVIRONMENT)
+    other = run(processes, "other", "import time; time.sleep(1000)", tmp_path / "other")
+    wait_until(lambda: len(said(log)) == 3)
+    processes.end("family", patience=0.1)
+    assert living([*said(log), other]) == [other]
+    assert processes.exit_code("family") == -signal.SIGKILL
+
+
+def test_a_polite_process_is_asked_before_it_is_killed(processes, tmp_path):
+    code = "import signal, time; signal.signal(15, lambda *_: exit(7)); print(1, flush=True)"
+    run(processes, "polite", f"{code}; time.sleep(1000)", tmp_path / "log")
+    wait_until(lambda: tail(tmp_path / "log") == "1")
+    processes.end("polite", patience=10.0)
+    assert processes.exit_code("polite") == 7
+
+
+def test_closing_ends_all_generations(tmp_path):
+    log = tmp_path / "log"
+    processes = Supervised()
+    processes.start("family", FAMILY, log, ENVIRONMENT)
+    wait_until(lambda: len(said(log)) == 3 and len(living(said(log))) == 2)
+    assert processes.pids() == sorted(living(said(log)))
+    processes.close(patience=0.1)
+    assert living([*said(log), processes.pid]) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_all_end_with_their_owner(tmp_path, signum):
+    log, supervisor = tmp_path / "log", tmp_path / "supervisor"
+
+    def own() -> None:
+        processes = Supervised()
+        processes.start("family", FAMILY, log, ENVIRONMENT)
+        supervisor.write_text(str(processes.pid))
+        signal.pause()
+
+    with forked(own) as owner:
+        wait_until(lambda: len(said(log)) == 3)
+        os.kill(owner, signum)
+        wait_until(lambda: not living([*said(log), int(supervisor.read_text())]))
+
+
+def test_a_program_that_is_not_there_is_an_error(processes, tmp_path):
+    with pytest.raises(OperationError, match=r"Expected to start link, but .*no-such-program"):
+        processes.start("link", ["no-such-program"], tmp_path / "log", ENVIRONMENT)
+
+
+def test_a_supervisor_that_was_killed_is_an_error_and_takes_its_children_along(tmp_path):
+    processes = Supervised()
+    child = processes.start("child", stubborn("stay"), tmp_path / "log", ENVIRONMENT)
+    os.kill(processes.pid, signal.SIGKILL)
+    with pytest.raises(OperationError, match="but it has ended"):
+        wait_until(lambda: not processes.pids())
+    processes.close()
+    if sys.platform == "linux":
+        wait_until(lambda: not living([child]))
+
+
+def test_the_reply_to_an_interrupted_call_is_not_taken_for_the_next(processes):
+    processes._supervisor.stdin.write(json.dumps({"id": 0, "do": "codes"}).encode() + b"\n")
+    assert processes.pids() == []
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path):
+    log = tmp_path / "log"
+    assert tail(log) == ""
+    log.write_text("".join(f"{number}\n" for number in range(100_000)))
+    assert tail(log, lines=2) == "99998\n99999"

@@ -1,0 +1,1 @@
+"""An app without torch: every node says who it is."""
