@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbridge.attendance import chosen_sources, drops_out
 from fedbridge.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.distant import DistantSite
 from fedbridge.engines import Engine, make_engine
@@ -22,12 +22,11 @@ from fedbridge.home import Home, News, Settled, Work
 from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
 from fedbridge.labels_in_use import (
     class_weights,
-    round_half_up,
     rows_to_train,
     set_validation_aside,
 )
 from fedbridge.metrics import Evaluation, Metrics, measure_predictions
-from fedbridge.seeds import CHOOSING, DROPPING, PROBING, TRAINING, seed_of
+from fedbridge.seeds import PROBING, TRAINING, seed_of
 from fedbridge.state import Buffers, Gathered, State
 from fedbridge.training import Workbench, one_thread
 
@@ -124,11 +123,7 @@ class Federation:
 
     def participants(self, round: int) -> list[int]:
         """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
-        count = max(1, round_half_up(self.settings.participation * self.n_sources))
-        if count == self.n_sources:
-            return list(range(self.n_sources))
-        chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
-        return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
+        return chosen_sources(self.settings.participation, self.n_sources, self.seed, round)
 
     def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
         """How a client trains in a round, by itself or on its rows and those of others."""
@@ -342,13 +337,11 @@ class Federation:
         asked = [TARGET] if with_target else []
         if with_sources:
             asked += [index + 1 for index in self.participants(round)]
-        if self.settings.dropout == 0:
-            return asked, {}
-        failures = {}
-        for client in asked:
-            chance = np.random.default_rng(seed_of(self.seed, round, client, DROPPING)).random()
-            if chance < self.settings.dropout:
-                failures[self.name_of(client)] = "dropped out"
+        failures = {
+            self.name_of(client): "dropped out"
+            for client in asked
+            if drops_out(self.settings.dropout, self.seed, round, client)
+        }
         return [client for client in asked if self.name_of(client) not in failures], failures
 
     def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:

@@ -1,14 +1,11 @@
-"""The Flower app of a deployment: its settings, and two modules of a few lines."""
+"""The Flower app of a deployment: its settings, and how its sites read their own files."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-import tomli_w
-
-from fedbridge import __version__
-from fedbridge.deploy.folders import APP_MODULE
+from fedbridge.engines.flower import app
 
 if TYPE_CHECKING:
     from fedbridge.deploy.plan import Plan
@@ -23,27 +20,17 @@ from fedbridge.engines.flower import client_app
 
 app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''
-SERVER_APP = '''\
-"""What runs at the coordinator: the rounds, as the settings in pyproject.toml say."""
-
-from fedbridge.engines.flower import server_app
-
-app = server_app()
-'''
 
 
 def app_files(plan: Plan) -> dict[str, str]:
     """The files of the app by their paths."""
-    return {
-        "pyproject.toml": tomli_w.dumps(_pyproject(plan)),
-        "README.md": (
-            f"# A federation for {plan.target}\n\nWritten by `fedbridge deploy init`. "
-            f"What to do with it is in the RUNBOOK.md beside this folder.\n"
-        ),
-        f"{APP_MODULE}/__init__.py": '"""A federation of real sites."""\n',
-        f"{APP_MODULE}/client_app.py": CLIENT_APP,
-        f"{APP_MODULE}/server_app.py": SERVER_APP,
-    }
+    readme = (
+        f"# A federation for {plan.target}\n\nWritten by `fedbridge deploy init`. "
+        f"What to do with it is in the RUNBOOK.md beside this folder.\n"
+    )
+    description = f"A federation of {len(plan.sources)} sources for {plan.target}"
+    files = app.app_files(run_config(plan), description=description, client=CLIENT_APP)
+    return {**files, "README.md": readme}
 
 
 def run_config(plan: Plan) -> dict[str, str | int | float | bool]:
@@ -68,27 +55,4 @@ def run_config(plan: Plan) -> dict[str, str | int | float | bool]:
         "encoding": "float32",
         "norm-bound": "",
         "norm-ratio": "",
-    }
-
-
-def _pyproject(plan: Plan) -> dict[str, object]:
-    return {
-        "project": {
-            "name": "fedbridge-app",
-            "version": "1.0.0",
-            "description": f"A federation of {len(plan.sources)} sources for {plan.target}",
-            "dependencies": [f"fedbridge[flower]=={__version__}"],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "fedbridge",
-                    "components": {
-                        "serverapp": f"{APP_MODULE}.server_app:app",
-                        "clientapp": f"{APP_MODULE}.client_app:app",
-                    },
-                    "config": run_config(plan),
-                }
-            }
-        },
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from engines.flower.children import family, living
+from engines.flower.counting_proxy import CountingProxy
 from real_data import needs
 from small import same_model
 
@@ -185,7 +186,7 @@ def test_a_link_that_is_killed_and_restarted_resumes_with_the_right_round(tmp_pa
 
 @long_test
 def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
-    """11 million parameters in one round; the link's own count of bytes agrees with ours."""
+    """11 million parameters in one round; the history's bytes are those on the wire."""
     generator = torch.Generator().manual_seed(0)
 
     def site(count):
@@ -199,14 +200,20 @@ def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
         tmp_path, "fedda-joint", 1, data=data, model="resnet18", batch_size=16, timeout=600
     )
     with here.operation() as operation:
-        operation.start()
+        operation.start_link()
+        direct = operation.address
+        proxy = CountingProxy(direct)
+        operation.address = proxy.address
+        operation.start_nodes()
+        operation.address = direct
         state = operation.run_app(here.app())
         assert state.status == "completed", state.details
+        proxy.close()
     (line,) = here.run_folder.history()
     assert line["failures"] == {}
     assert line["bytes_down"] > 5 * 4 * 11_000_000
-    assert line["bytes_up"] == pytest.approx(state.bytes_from_nodes, rel=0.05)
-    assert line["bytes_down"] == pytest.approx(state.bytes_to_nodes, rel=0.05)
+    assert line["bytes_up"] == pytest.approx(proxy.up, rel=0.05)
+    assert line["bytes_down"] == pytest.approx(proxy.down, rel=0.05)
 
 
 @long_test

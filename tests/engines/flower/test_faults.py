@@ -153,12 +153,11 @@ def test_a_coordinator_that_is_killed_resumes_to_the_same_bits(method, tmp_path)
     assert [line["round"] for line in resumed.result.history] == [1, 2, 3, 4]
 
 
-def update_of(change):
+def update_of(change, name="update-0"):
     def spoil(question, answer):
-        values = answer.content.array_records["update-0"]["values"].numpy()
-        answer.content["update-0"] = ArrayRecord(
-            {"values": change(torch.from_numpy(values.copy()))}
-        )
+        values = answer.content.array_records[name]["values"].numpy()
+        spoilt = change(torch.from_numpy(values.copy()))
+        answer.content[name] = ArrayRecord({"values": spoilt})
         return answer
 
     return spoil
@@ -215,9 +214,25 @@ def test_a_bad_reply_is_dropped_and_named_and_the_round_goes_on(hostile, tmp_pat
 def test_an_update_far_longer_than_the_others_is_dropped_if_asked(tmp_path):
     def change(grid):
         node(grid, "site 1").spoil = at_training(1, update_of(lambda v: 1000 * v))
+        node(grid, "site 2").spoil = at_training(1, update_of(lambda v: 1000 * v, "update-1"))
 
-    (line,) = play("fedavg", tmp_path, change, rounds=1, norm_ratio=10.0).history
-    assert "times as long as the median" in line["failures"]["site 1"]
+    (line,) = play("auto", tmp_path, change, rounds=1, norm_ratio=10.0).history
+    for site in ("site 1", "site 2"):
+        assert "times as long as the median" in line["failures"][site]
+
+
+def test_text_from_a_site_is_made_printable(tmp_path):
+    def shout(question, answer):
+        del answer.content["update-0"]
+        answer.content["site"]["failure"] = "\x1b[31mred\nalert\x00" + "x" * 1000
+        return answer
+
+    def change(grid):
+        node(grid, "site 1").spoil = at_training(1, shout)
+
+    (line,) = play("fedavg", tmp_path, change, rounds=1).history
+    assert line["failures"]["site 1"].isprintable()
+    assert len(line["failures"]["site 1"]) <= 400
 
 
 def test_an_error_at_a_site_costs_it_the_round(tmp_path):

@@ -100,6 +100,7 @@ def test_without_the_process_that_runs_the_apps_a_run_is_an_error(operation):
         operation.run_app(APP, FOR_EVER)
 
 
+@pytest.mark.long
 def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
     handler = signal.getsignal(signal.SIGTERM)
     with Operation(tmp_path / "operation", ONE_SITE, apps="spawn") as operation:

@@ -13,6 +13,7 @@ APP = Path(__file__).parent / "tiny_app"
 
 
 @pytest.mark.deploy
+@pytest.mark.long
 def test_an_app_runs_with_simulated_nodes_and_nothing_is_left(tmp_path):
     out = tmp_path / "out.json"
     pids: set[int] = set()

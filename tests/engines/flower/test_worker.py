@@ -107,6 +107,13 @@ class TestMemory:
         assert memory.load("home", before=4).round == 3
         assert memory.load("home", before=3) is None
 
+    def test_warm_up_rounds_count_too(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        for number in (-2, -1, 0):
+            memory.save("rounding", number, {"x": torch.tensor([number])}, {})
+        assert memory.load("rounding", before=1).round == 0
+        assert memory.load("rounding", before=0).round == -1
+
     def test_is_nobody_elses_business(self, tmp_path):
         memory = Memory(tmp_path, "run", "A")
         memory.save("home", 1, {"x": torch.zeros(1)}, {})
@@ -159,7 +166,7 @@ class TestAtTheTarget:
         run_over_pretended_flower(
             task, "fedavg", 2, tmp_path, grid, encoding="int8", model="linear", lr=0.1
         )
-        assert [*(tmp_path / "site 0").rglob("rounding-0000002.safetensors")]
+        assert [*(tmp_path / "site 0").rglob("rounding-*.safetensors")]
 
 
 class TestSitePackage:

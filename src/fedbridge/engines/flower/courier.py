@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
+from fedbridge.engines.flower.reasons import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -77,7 +79,7 @@ class Courier:
 
     def _opened(self, reply: Message) -> RecordDict | NoAnswer:
         if reply.has_error():
-            reason = " ".join(str(reply.error.reason).split())[:400]
+            reason = printable(" ".join(str(reply.error.reason).split()))
             gone = reply.metadata.src_node_id == 1 or "node" in reason.lower()
             return NoAnswer(reason or "its node is gone", lost=gone)
         self.up += content_bytes(reply.content)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedbridge.files import PRIVATE, to_json, write_atomically
+from fedbridge.seeds import FIRST_ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,9 +89,9 @@ class Memory:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, kind: str, round: int) -> Path:
-        return self.folder / f"{kind}-{round:07d}.safetensors"
+        return self.folder / f"{kind}-{FIRST_ROUND + round}.safetensors"
 
     def _rounds(self, kind: str) -> list[int]:
         names = self.folder.glob(f"{kind}-*.safetensors") if self.folder.is_dir() else ()
-        found = (re.fullmatch(rf"{kind}-(\d{{7}})", path.stem) for path in names)
-        return sorted(int(match[1]) for match in found if match)
+        found = (re.fullmatch(rf"{kind}-(\d+)", path.stem) for path in names)
+        return sorted(int(match[1]) - FIRST_ROUND for match in found if match)

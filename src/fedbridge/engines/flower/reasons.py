@@ -6,11 +6,17 @@ import re
 
 from fedbridge.errors import FedbridgeError
 
+LONGEST = 400
 QUOTED_ERROR = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
 
 
 class SiteError(FedbridgeError):
     """Something went wrong at a site; its own log says what."""
+
+
+def printable(text: object) -> str:
+    """Text from elsewhere on one line, without control characters and not too long."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:LONGEST])
 
 
 def only_kind(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from fedbridge.engines.flower.courier import NoAnswer
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.orders import jobs_to_json
+from fedbridge.engines.flower.reasons import printable
 from fedbridge.engines.flower.replies import (
     SITE,
     ReplyError,
@@ -277,18 +278,18 @@ class FlowerEngine:
             check_fields(answer)
             about = answer.config_records.get(SITE, ConfigRecord())
             if about.get("site") != name:
-                raise ReplyError(f"it answers as {str(about.get('site'))[:40]!r}")
+                raise ReplyError(f"it answers as {printable(about.get('site'))!r}")
             spent = about.get("epsilon")
             if isinstance(spent, float):
                 self._remote.facts.setdefault("epsilon", {})[name] = spent
             note = about.get("note")
             if isinstance(note, str):
-                self._remote.notes.append(f"{name} {note[:200]}")
+                self._remote.notes.append(f"{name} {printable(note)}")
             works = []
             for k, job in enumerate(jobs):
                 work = read_work(answer, k, self._remote.orders.encoding, len(self.starts[0]))
                 if work is None:
-                    return Outcome(samples, failure=str(about.get("failure"))[:400])
+                    return Outcome(samples, failure=printable(about.get("failure")))
                 complaint = screen_update(
                     work.vector,
                     _report(work.outcome),
@@ -326,7 +327,7 @@ class FlowerEngine:
     def _hold_against_each_other(
         self, asked: Mapping[str, Sequence[Job]], works: dict[str, list[Work] | Outcome]
     ) -> None:
-        """Drop sources whose first training update stands out by its length, if that is asked."""
+        """Drop sites whose longest training update stands out by its length, if that is asked."""
         ratio = self._remote.norm_ratio
         if ratio is None:
             return
@@ -336,7 +337,7 @@ class FlowerEngine:
                 continue
             trained = [w for w, j in zip(found, asked[name], strict=True) if j.kind == "train"]
             if trained:
-                lengths[name] = length_of(trained[0].vector) / trained[0].outcome.time
+                lengths[name] = max(length_of(w.vector) / w.outcome.time for w in trained)
         for name, reason in screen_lengths(lengths, ratio).items():
             works[name] = Outcome(1, failure=f"its reply was refused: {reason}", lost=True)
 
@@ -354,7 +355,7 @@ class FlowerEngine:
         if isinstance(answer, RecordDict):
             failure = answer.config_records.get(SITE, ConfigRecord()).get("home-failure")
             if failure:
-                return Outcome(0, failure=str(failure)[:400])
+                return Outcome(0, failure=printable(failure))
         return Outcome(0)
 
 

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedbridge.engines.flower.encoding import EncodingError, decode
-from fedbridge.engines.flower.reasons import public_reason
+from fedbridge.engines.flower.reasons import LONGEST, public_reason
 from fedbridge.errors import FedbridgeError
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fedbridge.engines.flower.worker import Delivery
 
 SITE = "site"
-LONGEST_REASON = 400
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
         "site",
@@ -81,7 +80,7 @@ def train_reply(
 ) -> RecordDict:
     """A round's work as records: one update, its noise and its scalars per job."""
     failures = [delivery.work.outcome.failure for delivery in deliveries]
-    reasons = (public_reason(reason)[:LONGEST_REASON] for reason in failures if reason is not None)
+    reasons = (public_reason(reason)[:LONGEST] for reason in failures if reason is not None)
     failure = next(reasons, None)
     content = RecordDict({SITE: _site(site, role, {**about, "failure": failure})})
     for k, delivery in enumerate(deliveries):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, Context
@@ -35,12 +36,21 @@ def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         """Play all rounds."""
+        _speak()
         config = {k: v for k, v in context.run_config.items() if v != ""}
         strategy = strategy_of(config)
         initial = None if model is None else ArrayRecord(model().state_dict())
         strategy.start(grid, initial, num_rounds=int(config.get("rounds", 50)))
 
     return app
+
+
+def _speak() -> None:
+    """Let the rounds be seen in the coordinator's output, which Flower passes on."""
+    log = logging.getLogger("fedbridge")
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
 
 
 def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:

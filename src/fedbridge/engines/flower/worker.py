@@ -6,6 +6,7 @@ knows how messages travel.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 BUILT_IN = re.compile(
     r"(linear|mlp|sigmoid|cnn|mnist-cnn|resnet18|resnet50)(:\d+|:pretrained|:normalised)?"
 )
+log = logging.getLogger("fedbridge")
+
 LEDGER = "privacy.json"
 HOME, WAITING, ROUNDING = "home", "waiting", "rounding"
 
@@ -127,6 +130,9 @@ class SiteWorker:
         outcomes, rows = self.federation.do([*mine, *own], starts, round)
         done = [Work(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)]
         works, at_home = done[: len(jobs)], done[len(jobs) :]
+        for work in works:
+            if work.outcome.failure is not None:
+                log.warning("round %d: %s", round, work.outcome.failure)
         if self.privacy is not None:
             ledger.spend(self.privacy, self.budget)
             works = release(mine, works, self.privacy, self.federation.blocks)

@@ -1,0 +1,83 @@
+"""A federation in one process whose vectors pass through what they would meet on a wire."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
+
+import fedbridge as fb
+from fedbridge.engines import LocalEngine
+from fedbridge.home import Work
+from fedbridge.jobs import TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fedbridge.jobs import Job, Outcome
+    from fedbridge.training import Workbench
+
+    Transmit = Callable[[int, Sequence[Job], Sequence[Work]], Sequence[Work]]
+    """What arrives of the work that a client sends in a round."""
+
+STAYS_HOME = ("auto",)
+"""Methods whose trainings of the target stay with the target; only its probe leaves."""
+
+
+class Scores(NamedTuple):
+    """Accuracy in percent and test loss, means of the last rounds."""
+
+    accuracy: float
+    loss: float
+
+
+class WireEngine(LocalEngine):
+    """Runs jobs in this process and passes what leaves a site through ``transmit``."""
+
+    def __init__(
+        self, bench: Workbench, *, slots: int, rows: int, method: str, transmit: Transmit
+    ) -> None:
+        super().__init__(bench, slots=slots, rows=rows)
+        self._home = method in STAYS_HOME
+        self._transmit = transmit
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Do all jobs; results and outcomes are those that arrive."""
+        outcomes = super().run(jobs)
+        sent: dict[int, list[int]] = {}
+        for row, job in enumerate(jobs):
+            if job.client != TARGET or job.kind == "probe" or not self._home:
+                sent.setdefault(job.client, []).append(row)
+        for client, rows in sent.items():
+            works = [Work(outcomes[row], self.results[row].clone()) for row in rows]
+            arrived = self._transmit(client, [jobs[row] for row in rows], works)
+            for row, work in zip(rows, arrived, strict=True):
+                outcomes[row] = work.outcome
+                self.results[row].copy_(work.vector)
+        return outcomes
+
+
+def run_over_wire(
+    task: fb.FederatedTask,
+    method: str,
+    rounds: int,
+    seed: int,
+    make_transmit: Callable[[Workbench], Transmit],
+    steps: int | None = None,
+) -> Scores:
+    """A run whose vectors pass through a wire of its own."""
+
+    def make_engine(bench: Workbench, *, slots: int, rows: int, workers: int | None) -> WireEngine:
+        return WireEngine(
+            bench, slots=slots, rows=rows, method=method, transmit=make_transmit(bench)
+        )
+
+    with patch("fedbridge.federation.make_engine", make_engine):
+        result = fb.run(task, method, rounds=rounds, seed=seed, workers=1, steps=steps)
+    assert result.accuracy is not None
+    return Scores(result.accuracy, float(result.summary["loss"]))
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """``81.3 (0.4)``."""
+    return f"{statistics.mean(values):.1f} ({statistics.stdev(values):.1f})"

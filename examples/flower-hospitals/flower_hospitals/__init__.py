@@ -1,0 +1,1 @@
+"""Four emergency departments and one question: is it sepsis?"""

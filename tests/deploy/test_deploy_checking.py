@@ -1,0 +1,230 @@
+"""``deploy check`` says what is in order, what is not, and what to do about it."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from deploying import deployment, give_data, patients, plan
+from links import answering
+
+from fedbridge.data.schema import Schema
+from fedbridge.deploy import checking
+from fedbridge.deploy.checking import check
+from fedbridge.deploy.plan import DeploymentError
+from fedbridge.engines.flower import certificate_check
+from fedbridge.engines.flower.certificates import make_certificates, renew_server_certificate
+from fedbridge.engines.flower.control import Node
+from fedbridge.engines.flower.keys import make_node_key, read_public_key
+
+
+@pytest.fixture(autouse=True)
+def _a_link(monkeypatch):
+    """A link answers that knows nobody, unless a test says otherwise."""
+    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
+    monkeypatch.setattr(checking, "Control", Known)
+    Known.nodes_of_link = ()
+
+
+class Known:
+    """A link that knows some nodes."""
+
+    nodes_of_link: tuple[Node, ...] = ()
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> "Known":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self.nodes_of_link
+
+
+@pytest.fixture
+def ready(made):
+    """Every site has data, has described them, and is online."""
+    give_data(made)
+    for name in made.plan().sites:
+        assert check(made.site(name).folder).ok
+    Known.nodes_of_link = tuple(
+        Node(number, name, read_public_key(made.site(name).key.public), online=True, activated="")
+        for number, name in enumerate(made.plan().sites)
+    )
+    return made
+
+
+def said(folder, what, state=None):
+    """All that is found on one thing, in one text."""
+    found = [finding for finding in check(folder).findings if finding.what == what]
+    assert found, what
+    return " ".join(f.said for f in found if state is None or f.state == state)
+
+
+def test_a_folder_of_neither_kind_is_refused(tmp_path):
+    with pytest.raises(DeploymentError, match="neither"):
+        check(tmp_path)
+
+
+class TestAtASite:
+    def test_a_new_folder_lacks_only_the_data(self, made):
+        report = check(made.site("A").folder)
+        assert [f.what for f in report.findings if f.state == "problem"] == ["data"]
+        assert "`data` in site.toml is empty" in said(made.site("A").folder, "data")
+
+    def test_with_data_all_is_in_order_and_described(self, made):
+        give_data(made)
+        assert check(made.site("A").folder).ok
+        description = json.loads(made.site("A").description.read_text())
+        assert [column["name"] for column in description["columns"]] == ["age", "sex"]
+        assert description["rows"] == 40
+
+    def test_counts_can_be_left_out(self, made):
+        give_data(made)
+        check(made.site("A").folder, counts=False)
+        assert json.loads(made.site("A").description.read_text())["rows"] is None
+
+    def test_rare_categories_are_a_note(self, made):
+        give_data(made, A=patients("A", sex=["f"] * 39 + ["m"]))
+        assert "fewer than 5 rows each have 'm'" in said(made.site("A").folder, "data", "note")
+        assert check(made.site("A").folder).ok
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [("patients.csv", "whole path"), ("/no/where.csv", "cannot be read")],
+    )
+    def test_data_that_cannot_be_read_are_a_problem(self, made, path, message):
+        file = made.site("A").settings_file
+        file.write_text(file.read_text().replace('data = ""', f'data = "{path}"'))
+        assert message in said(made.site("A").folder, "data", "problem")
+
+    def test_a_table_without_the_label_is_a_problem(self, made):
+        give_data(made, A=patients("A").drop(columns="label"))
+        assert "column 'label'" in said(made.site("A").folder, "data", "problem")
+
+    def test_a_key_that_others_can_read_is_a_problem(self, made):
+        made.site("A").key.private.chmod(0o644)
+        assert "chmod 600" in said(made.site("A").folder, "node key", "problem")
+
+    def test_keys_that_do_not_fit_are_a_problem(self, made):
+        key = made.site("B").key.public.read_bytes()
+        made.site("A").key.public.write_bytes(key)
+        assert "another key" in said(made.site("A").folder, "node key", "problem")
+
+    def test_a_missing_authority_is_a_problem(self, made):
+        made.site("A").ca.unlink()
+        assert "ca.crt" in said(made.site("A").folder, "certificates", "problem")
+
+    def test_the_link_is_asked_with_the_sites_own_certificate(self, made, monkeypatch):
+        monkeypatch.undo()
+        with answering(made.certificates) as port:
+            file = made.site("A").settings_file
+            file.write_text(file.read_text().replace("localhost:8000", f"localhost:{port}"))
+            assert "answers" in said(made.site("A").folder, "link", "ok")
+        assert "deploy link" in said(made.site("A").folder, "link", "problem")
+
+
+class TestAtTheCoordinator:
+    def test_with_everybodys_word_the_schema_goes_into_the_app(self, ready):
+        assert check(ready.folder).ok
+        schema = Schema.from_json(ready.schema.read_text())
+        assert dict(schema.kinds) == {"age": "numeric", "sex": "categorical"}
+        assert schema.class_names == ("no", "yes")
+
+    def test_missing_descriptions_are_named(self, made):
+        give_data(made)
+        check(made.site("A").folder)
+        assert "those of B, T are missing" in said(made.folder, "agreement", "problem")
+        assert "send its description.json" in said(made.folder, "B: data", "problem")
+        assert "40 rows, 40 labelled" in said(made.folder, "A: data", "ok")
+        assert not made.schema.exists()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"age": "old"}, "'age': text at 'A' ('old'), numbers at 'B', numbers at 'T'"),
+            ({"label": [0, 1] * 20}, "site 'A' has numbers ('0', '1')"),
+            ({"label": ["No", "Yes"] * 20}, "A has 'No', 'Yes'"),
+            ({"dose": range(40)}, "site 'B' lacks 'dose'"),
+        ],
+    )
+    def test_sites_that_disagree_are_listed(self, made, change, message):
+        give_data(made, A=patients("A", **change))
+        for name in made.plan().sites:
+            check(made.site(name).folder)
+        assert message in said(made.folder, "agreement", "problem")
+        assert not made.schema.exists()
+
+    def test_categories_that_one_site_lacks_are_a_note(self, made):
+        give_data(made, A=patients("A", sex="f"))
+        for name in made.plan().sites:
+            check(made.site(name).folder)
+        assert "site 'A' has no 'm'" in said(made.folder, "agreement", "note")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"site": "B"}, "compare its site.toml"),
+            ({"role": "target"}, "compare its site.toml"),
+            ({"versions": {"python": "3.8", "flwr": "1.0"}}, "flwr 1.0 (here 1."),
+            ({"format": 3}, "cannot be used"),
+        ],
+    )
+    def test_a_description_that_does_not_fit_is_a_problem(self, ready, change, message):
+        file = ready.site("A").description
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        assert message in said(ready.folder, "A: data", "problem")
+
+    def test_private_keys_that_are_still_here_are_a_note(self, ready):
+        assert "delete it" in said(ready.folder, "A: key", "note")
+        ready.site("A").key.private.unlink()
+        assert said(ready.folder, "A: key", "ok")
+
+    def test_a_missing_public_key_is_a_problem(self, ready):
+        ready.site("A").key.public.unlink()
+        assert "node.pub" in said(ready.folder, "A: key", "problem")
+
+    def test_a_certificate_for_another_host_is_a_problem(self, ready):
+        content = plan(host="link.example.org").to_json()
+        ready.plan_file.write_text(content)
+        assert "link.example.org" in said(ready.folder, "certificates", "problem")
+
+    def test_an_expired_certificate_is_a_problem(self, ready, monkeypatch):
+        later = datetime.now(UTC) + timedelta(days=400)
+        clock = SimpleNamespace(now=lambda _: later)
+        monkeypatch.setattr(certificate_check, "datetime", clock)
+        assert "expired" in said(ready.folder, "certificates", "problem")
+
+    def test_a_certificate_that_ends_soon_is_a_note(self, ready):
+        renew_server_certificate(ready.coordinator, ["localhost"], days=9)
+        assert "the link at localhost" in said(ready.folder, "certificates", "note")
+        assert "authority" in said(ready.folder, "certificates", "ok")
+
+    def test_another_authority_is_a_problem(self, ready, tmp_path):
+        other = make_certificates(tmp_path / "other", ["localhost"])
+        ready.certificates.ca.write_bytes(other.ca.read_bytes())
+        assert "another authority" in said(ready.folder, "certificates", "problem")
+
+    def test_a_node_that_is_away_is_a_problem(self, ready):
+        Known.nodes_of_link = tuple(
+            replace(node, online=node.name != "B") for node in Known.nodes_of_link
+        )
+        assert "not online" in said(ready.folder, "B: node", "problem")
+        assert "online" in said(ready.folder, "A: node", "ok")
+
+    def test_a_key_that_is_not_registered_is_a_problem(self, ready, tmp_path):
+        other = read_public_key(make_node_key(tmp_path, "other").public)
+        first, *rest = Known.nodes_of_link
+        Known.nodes_of_link = (replace(first, public_key=other), *rest)
+        assert "deploy register" in said(ready.folder, "A: node", "problem")
+
+    def test_without_a_link_nobody_is_asked_for_nodes(self, ready, monkeypatch):
+        monkeypatch.undo()
+        made = deployment(ready.folder.parent / "other", port=1)
+        found = {finding.what for finding in check(made.folder).findings}
+        assert "link" in found
+        assert "A: node" not in found

@@ -1,0 +1,58 @@
+"""A node reads its own site's file, and plays no part that its site did not agree to."""
+
+import pytest
+from deploying import give_data, patients
+from flwr.app import Context, RecordDict
+
+from fedbridge.data.load import load_task
+from fedbridge.deploy.checking import check
+from fedbridge.deploy.loading import csv_sites
+from fedbridge.deploy.plan import DeploymentError
+from fedbridge.errors import DataError
+
+
+@pytest.fixture
+def agreed(made):
+    give_data(made)
+    for name in made.plan().sites:
+        check(made.site(name).folder)
+    check(made.folder)
+    return made
+
+
+def context(made, site, **run):
+    settings = made.site(site).settings()
+    node = {"site": settings.site, "role": settings.role, "data": settings.data}
+    return Context(
+        run_id=1,
+        node_id=1,
+        node_config=node,
+        state=RecordDict(),
+        run_config={"target": "T", "seed": 3, "n-target": 6, "test-fraction": 0.3, **run},
+    )
+
+
+def test_rows_are_those_of_the_task_on_one_machine(agreed, tmp_path):
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for name in agreed.plan().sites:
+        patients(name).to_csv(folder / f"{name}.csv", index=False)
+    task = load_task(folder, "T", 3, n_target=6)
+    load = csv_sites(agreed.schema)
+    for expected in (*task.sources, task.target):
+        site = load(context(agreed, expected.name))
+        assert site.train.x.equal(expected.x)
+        assert site.train.y.equal(expected.y)
+    assert load(context(agreed, "T")).test.x.equal(task.test.x)
+
+
+@pytest.mark.parametrize(("site", "target"), [("A", "A"), ("T", "A")])
+def test_a_run_that_changes_roles_is_refused(agreed, site, target):
+    with pytest.raises(DeploymentError, match=f"the target of this run is {target!r}"):
+        csv_sites(agreed.schema)(context(agreed, site, target=target))
+
+
+def test_a_file_that_changed_since_is_refused(agreed):
+    patients("A", sex="x").to_csv(agreed.site("A").folder / "patients.csv", index=False)
+    with pytest.raises(DataError, match="agree again"):
+        csv_sites(agreed.schema)(context(agreed, "A"))

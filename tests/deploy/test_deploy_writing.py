@@ -1,0 +1,170 @@
+"""``deploy init`` writes all that is needed, keeps secrets secret, and never overwrites."""
+
+import re
+import shlex
+import stat
+import tomllib
+import zipfile
+from io import BytesIO
+
+import pytest
+from deploying import deployment, plan
+from flwr.cli.build import build_fab_from_disk
+
+from fedbridge.cli import build_parser
+from fedbridge.data.summary import Reading
+from fedbridge.deploy import writing
+from fedbridge.deploy.folders import Deployment
+from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.writing import write_deployment
+from fedbridge.engines.flower.certificate_check import check_certificates
+from fedbridge.engines.flower.keys import check_node_key, read_public_key
+from fedbridge.engines.flower.server import strategy_of
+
+
+def content_of(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_every_site_has_a_key_of_its_own_and_the_authority(made):
+    keys = set()
+    for name in made.plan().sites:
+        site = made.site(name)
+        check_node_key(site.key)
+        keys.add(read_public_key(site.key.public))
+        assert site.ca.read_bytes() == made.certificates.ca.read_bytes()
+        assert not (site.folder / "ca.key").exists()
+    assert len(keys) == 3
+
+
+def test_secrets_are_for_their_owner_alone(made):
+    for file in (
+        made.certificates.ca_key,
+        made.certificates.server_key,
+        made.site("A").key.private,
+    ):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for folder in (made.coordinator, made.site("A").folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("host", ["link.example.org", "10.0.0.7", "localhost"])
+def test_the_links_certificate_is_for_its_host(tmp_path, host):
+    made = deployment(tmp_path / "dep", host=host)
+    check_certificates(made.coordinator, host)
+    check_certificates(made.coordinator, "127.0.0.1")
+
+
+def test_a_sites_settings_say_what_was_agreed(tmp_path):
+    reading = Reading("disease", ("age", "sex"), ("sex",), "classification")
+    made = deployment(tmp_path / "dep", reading=reading, host="link.example.org", port=9000)
+    settings = made.site("T").settings()
+    assert (settings.site, settings.role, settings.data) == ("T", "target", "")
+    assert (settings.link, settings.reading) == ("link.example.org:9000", reading)
+    ports = {made.site(name).settings().port for name in made.plan().sites}
+    assert len(ports) == 3
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_flower_bundles_the_app_with_the_schema_and_without_secrets(made):
+    made.schema.write_text("{}")
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(made.app))) as bundle:
+        names = set(bundle.namelist())
+    assert {"fedbridge_app/client_app.py", "fedbridge_app/schema.json"} <= names
+    assert not [name for name in names if "key" in name or "site" in name]
+
+
+def test_the_apps_settings_make_a_strategy(tmp_path):
+    made = deployment(tmp_path / "dep", method="fedda", options={"beta": 0.5, "lr": 0.1})
+    settings = tomllib.loads((made.app / "pyproject.toml").read_text())
+    config = settings["tool"]["flwr"]["app"]["config"]
+    strategy = strategy_of({key: value for key, value in config.items() if value != ""})
+    assert (strategy.rule, strategy.target, strategy.sites) == ("fedda", "T", ["A", "B"])
+    assert strategy.secure
+    assert strategy.options == {"beta": 0.5, "lr": 0.1, "model": "mlp"}
+
+
+def test_the_apps_modules_are_flower_apps(made, monkeypatch):
+    monkeypatch.syspath_prepend(made.app)
+    from fedbridge_app import client_app, server_app
+
+    assert type(client_app.app).__name__ == "ClientApp"
+    assert type(server_app.app).__name__ == "ServerApp"
+
+
+class TestRunbook:
+    def test_every_command_of_ours_is_understood(self, made):
+        blocks = re.findall(r"```sh\n(.*?)```", made.runbook.read_text(), re.DOTALL)
+        lines = [line.strip() for block in blocks for line in block.splitlines()]
+        ours = [line for line in lines if line.startswith("fedbridge ")]
+        parser = build_parser()
+        asked = {shlex.split(line)[2]: parser.parse_args(shlex.split(line)[1:]) for line in ours}
+        assert set(asked) == {"link", "register", "check", "run", "node", "renew"}
+
+    def test_flowers_own_commands_are_there_for_everybody(self, made):
+        text = made.runbook.read_text()
+        for name in made.plan().sites:
+            key = made.site(name).key.public
+            assert f"flwr supernode register {key} fedbridge --name {name}" in text
+            assert f"## Site {name}" in text
+        assert text.count("flower-supernode --superlink localhost:8000") == 3
+        assert "--enable-supernode-auth" in text
+        assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in text
+
+    def test_it_names_no_private_key_of_the_coordinator_to_sites(self, made):
+        sites = made.runbook.read_text().split("## Site A")[1]
+        assert "server.key" not in sites
+
+
+class TestNothingIsOverwritten:
+    def test_the_same_again_changes_nothing(self, made):
+        before = content_of(made.folder)
+        assert not write_deployment(plan(), made.folder)
+        assert content_of(made.folder) == before
+
+    def test_another_plan_is_refused(self, made):
+        before = content_of(made.folder)
+        with pytest.raises(DeploymentError, match=r"other settings: choose another folder"):
+            write_deployment(plan(rounds=3), made.folder)
+        assert content_of(made.folder) == before
+
+    def test_a_folder_with_other_things_is_refused(self, tmp_path):
+        (tmp_path / "thesis.txt").write_text("mine")
+        with pytest.raises(DeploymentError, match="holds other things"):
+            write_deployment(plan(), tmp_path)
+
+    def test_an_empty_folder_will_do(self, tmp_path):
+        (tmp_path / "dep").mkdir()
+        assert write_deployment(plan(), tmp_path / "dep")
+
+    def test_a_failure_leaves_nothing(self, tmp_path, monkeypatch):
+        def fail(*_: object) -> str:
+            raise OSError("disk full")
+
+        monkeypatch.setattr(writing, "runbook", fail)
+        with pytest.raises(OSError, match="disk full"):
+            write_deployment(plan(), tmp_path / "dep")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_plan_is_no_deployment(tmp_path):
+    with pytest.raises(DeploymentError, match="`fedbridge deploy init`"):
+        Deployment(tmp_path).plan()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('role = "source"', 'role = "boss"', "neither source nor target"),
+        ('site = "A"', "", "to say 'site'"),
+        ("port = 9094", 'port = "x"', "cannot be used"),
+        ('kind = ""', 'kind = "guess"', "`kind`"),
+        ("site =", "site", "cannot be used"),
+    ],
+)
+def test_settings_of_a_site_that_make_no_sense_are_refused(made, old, new, message):
+    file = made.site("A").settings_file
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(DeploymentError, match=message):
+        made.site("A").settings()
