@@ -8,6 +8,7 @@ from small import blobs
 from fedbridge.engines.flower import FedBridgeStrategy
 from fedbridge.engines.flower.courier import Courier
 from fedbridge.engines.flower.roll import Roll, RollError
+from fedbridge.errors import OptionError
 
 QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
 
@@ -144,9 +145,28 @@ def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
     assert "site 0" not in roll.nodes
 
 
-def test_the_target_must_be_named():
-    with pytest.raises(TypeError, match="target"):
-        FedBridgeStrategy("auto")
+def test_a_target_that_nobody_named_is_the_site_that_says_so(tmp_path):
+    strategy = FedBridgeStrategy(rule="auto", wait=0.2, **QUICK)
+    strategy.start(PretendGrid(reversed(nodes_of(blobs(), tmp_path))), num_rounds=1)
+    assert strategy.result.summary["target"] == "target"
+    assert strategy.result.summary["sources"] == ["site 0", "site 1", "site 2"]
+
+
+def test_a_second_site_that_says_so_is_refused(tmp_path):
+    def lie(question, answer):
+        answer.content["site"]["role"] = "target"
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = lie
+    roll = Roll(Courier(PretendGrid(nodes), 5.0), None, None, secure=False)
+    roll.gather(wait=0.2, least=4)
+    assert (roll.target, set(roll.nodes)) == ("target", {"target", "site 1", "site 2"})
+
+
+def test_where_roles_are_pinned_the_target_must_be_named():
+    with pytest.raises(OptionError, match="named"):
+        FedBridgeStrategy("auto", secure=True)
 
 
 def test_answers_are_matched_to_questions_not_to_senders(tmp_path):

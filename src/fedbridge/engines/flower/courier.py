@@ -52,11 +52,20 @@ class Courier:
         self.up = self.down = 0
 
     def ask(
-        self, kind: str, contents: Mapping[int, RecordDict], group: str
+        self,
+        kind: str,
+        contents: Mapping[int, RecordDict],
+        group: str,
+        *,
+        at_most: float | None = None,
     ) -> dict[int, RecordDict | NoAnswer]:
-        """Send every node its message and wait for all answers, or until time is up."""
+        """Send every node its message and wait for all answers, or until time is up.
+
+        ``at_most`` so many seconds, for messages that need no long work.
+        """
+        timeout = self.timeout if at_most is None else min(at_most, self.timeout)
         messages = [
-            Message(content, node, kind, ttl=self.timeout + 60, group_id=group)
+            Message(content, node, kind, ttl=timeout + 60, group_id=group)
             for node, content in contents.items()
         ]
         self.down += sum(_sizes(contents.values()))
@@ -64,7 +73,7 @@ class Courier:
         nodes = dict(zip(sent, contents, strict=True))
         answers: dict[int, RecordDict | NoAnswer] = {}
         waiting = {number for number in sent if number}
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + timeout
         while waiting:
             for reply in self.grid.pull_messages(waiting):
                 answered = reply.metadata.reply_to_message_id
@@ -74,7 +83,7 @@ class Courier:
             if not waiting or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
-        silent = NoAnswer(f"no answer within {self.timeout:g} seconds")
+        silent = NoAnswer(f"no answer within {timeout:g} seconds")
         return {node: answers.get(node, silent) for node in contents}
 
     def _opened(self, reply: Message) -> RecordDict | NoAnswer:

@@ -52,7 +52,7 @@ class Roll:
     """The sites of a federation and the nodes that speak for them.
 
     Attributes:
-        target: name of the target.
+        target: name of the target; None until a site says that it is the target.
         sources: names of the sources in order; None until everybody has said hello.
         cards: what every site said of itself.
         nodes: the node of every site that is connected.
@@ -60,7 +60,7 @@ class Roll:
     """
 
     def __init__(
-        self, courier: Courier, target: str, sources: Sequence[str] | None, *, secure: bool
+        self, courier: Courier, target: str | None, sources: Sequence[str] | None, *, secure: bool
     ) -> None:
         self.courier, self.target, self.secure = courier, target, secure
         self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
@@ -85,7 +85,7 @@ class Roll:
         if self.target not in self.nodes or not partners:
             said = f" {' '.join(self.notes)}" if self.notes else ""
             raise RollError(
-                f"Expected the target {self.target!r} and at least one source within {wait:g} "
+                f"Expected the target{_named(self.target)} and at least one source within {wait:g} "
                 f"seconds, but only {', '.join(self.nodes) or 'nobody'} came: start their nodes "
                 f"and run again.{said}"
             )
@@ -138,6 +138,7 @@ class Roll:
         A source that is named but has not come yet is expected to be like the others.
         """
         assert self.sources is not None
+        assert self.target is not None
         own = self.cards[self.target]
         like = (own.input_shape, own.n_classes, own.outputs, own.class_names)
         for card in self.cards.values():
@@ -165,7 +166,7 @@ class Roll:
         )
 
     def _complete(self, least: int) -> bool:
-        if self.target not in self.nodes:
+        if self.target is None or self.target not in self.nodes:
             return False
         if self.sources is None:
             return len(self.nodes) >= least
@@ -183,6 +184,8 @@ class Roll:
                 f"its key is registered for {registered or 'nobody'!r}, but it claims to be "
                 f"{card.name!r}"
             )
+        if self.target is None and card.role == "target":
+            self.target = card.name
         expected = "target" if card.name == self.target else "source"
         if card.role != expected:
             raise ReplyError(f"{card.name!r} claims to be a {card.role}, but is the {expected}")
@@ -231,6 +234,10 @@ def read_card(content: RecordDict) -> Card:
         outputs,
         tuple(map(str, labels)) if isinstance(labels, list) and labels else None,
     )
+
+
+def _named(name: str | None) -> str:
+    return "" if name is None else f" {name!r}"
 
 
 def _described(card: Card) -> str:

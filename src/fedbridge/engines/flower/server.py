@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-OWN = ("out", "timeout", "wait", "secure", "norm-bound", "norm-ratio", "encoding", "seed", "name")
+OWN = (
+    "out",
+    "timeout",
+    "wait",
+    "min-sites",
+    "secure",
+    "norm-bound",
+    "norm-ratio",
+    "encoding",
+    "seed",
+    "name",
+)
 """Keys of the run configuration that are options of the strategy."""
 
 

@@ -1,6 +1,6 @@
 """fedbridge as a Flower strategy: its rules and methods in anybody's ``ServerApp``.
 
-    strategy = FedBridgeStrategy(rule="auto", target="D")
+    strategy = FedBridgeStrategy(rule="auto")
     strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=20)
 
 The rounds are those of ``fedbridge.run``: the same loop, history, checkpoints and methods as on
@@ -47,8 +47,10 @@ class FedBridgeStrategy(Strategy):
 
     Args:
         rule: any rule, or a method that travels (``auto``, ``fedprox``).
-        target: the site that adapts.
-        sites: the sources in order; None takes whoever says hello, in the order of names.
+        target: the site that adapts; None takes the one that says so itself.
+        sites: the sources in order; None takes whoever is there when ``min_sites`` are, in the
+            order of names.
+        min_sites: how many sites to wait for where they are not named, the target among them.
         seed: of everything random.
         out: folder for history, checkpoints and model; a run that is there is resumed.
         timeout: seconds that sites have to answer in a round.
@@ -67,8 +69,9 @@ class FedBridgeStrategy(Strategy):
         self,
         rule: str = "auto",
         *,
-        target: str,
+        target: str | None = None,
         sites: Sequence[str] | None = None,
+        min_sites: int = 2,
         seed: int = 0,
         out: str | Path | None = None,
         timeout: float = 3600,
@@ -83,6 +86,11 @@ class FedBridgeStrategy(Strategy):
         **options: Any,
     ) -> None:
         check_travels(rule)
+        if secure and target is None:
+            raise OptionError(
+                "Expected `target` to be named where roles are pinned to registered nodes "
+                "(secure=True), but got none."
+            )
         if own_training and rule == "auto":
             raise OptionError(
                 "Expected `auto` to train at the sites by itself, because the target trains "
@@ -90,6 +98,7 @@ class FedBridgeStrategy(Strategy):
                 "another rule."
             )
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
+        self.min_sites = min_sites
         self.timeout, self.wait, self.secure, self.name = timeout, wait, secure, name
         self.norm_bound, self.norm_ratio, self.encoding = norm_bound, norm_ratio, encoding
         self.own_training, self.about, self.options = own_training, about or {}, options
@@ -112,7 +121,7 @@ class FedBridgeStrategy(Strategy):
         """
         courier = Courier(grid, self.timeout if timeout is None else timeout)
         roll = Roll(courier, self.target, self.sites, secure=self.secure)
-        roll.gather(self.wait)
+        roll.gather(self.wait, self.min_sites)
         task = roll.task(self.name)
         settings, own = self._settings(task, initial_arrays)
         remote = FlowerRemote(
@@ -178,7 +187,7 @@ class FedBridgeStrategy(Strategy):
         log.info(
             "fedbridge: %s for target %s, updates as %s%s",
             self.rule,
-            self.target,
+            self.target or "the site that says so",
             self.encoding,
             ", roles pinned to registered nodes" if self.secure else "",
         )
@@ -193,11 +202,12 @@ class FedBridgeStrategy(Strategy):
 
     def _orders(self, roll: Roll, settings: Settings, own: dict[str, object], usual: str) -> Orders:
         assert roll.sources is not None
+        assert roll.target is not None
         plain = {k: v for k, v in settings.to_json().items() if k not in ("model", "workers")}
         named = settings.model is None or isinstance(settings.model, str)
         model = (settings.model_name or usual) if named else None
         orders = Orders(
-            "", self.seed, self.target, roll.sources, self.rule, own, plain, model, self.encoding
+            "", self.seed, roll.target, roll.sources, self.rule, own, plain, model, self.encoding
         )
         key = to_json({**orders.to_json(), "out": None if self.out is None else str(self.out)})
         run = hashlib.sha256(key.encode()).hexdigest()[:16]
