@@ -151,9 +151,9 @@ def test_a_target_that_is_killed_and_restarted_as_a_new_node(tmp_path):
 
 @long_test
 def test_a_slow_source_costs_itself_the_round(tmp_path):
-    here = rehearse(tmp_path, "fedda", 3, timeout=15)
+    here = rehearse(tmp_path, "fedda", 3, timeout=60)
     slow = here.task.source_names[0]
-    with here.operation() as operation:
+    with here.operation(apps="spawn") as operation:
         operation.start()
         process = pid_of_node(slow)
         deeds = [
@@ -166,7 +166,7 @@ def test_a_slow_source_costs_itself_the_round(tmp_path):
         )
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3]
-    assert "no answer within 15 seconds" in lines[1]["failures"][slow]
+    assert "no answer within 60 seconds" in lines[1]["failures"][slow]
 
 
 @long_test

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from fedbridge.engines.flower.app import app_files
-from fedbridge.engines.flower.operation import Operation
+from fedbridge.engines.flower.operation import APPS, Apps, Operation
 from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
@@ -97,7 +97,7 @@ class Rehearsal:
                     f"{reason_in(state.details, operation.log('server-app'))}"
                 )
 
-    def operation(self, *, secure: bool = True) -> Operation:
+    def operation(self, *, secure: bool = True, apps: Apps = APPS) -> Operation:
         """Flower's processes, with a file of its own for every site."""
         nodes: dict[str, dict[str, ConfigValue]] = {}
         for k, site in enumerate(sites_of(self.task)):
@@ -107,7 +107,7 @@ class Rehearsal:
             nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
         folder = self.folder / "flower"
         if self.engine == "flower":
-            return Operation(folder, nodes, secure=secure)
+            return Operation(folder, nodes, secure=secure, apps=apps)
         return Simulation(folder, len(nodes))
 
     def app(self, *, secure: bool = True) -> Path:

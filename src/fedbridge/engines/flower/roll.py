@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 HELLO = MessageType.QUERY
 POLL_SECONDS = 0.5
+HELLO_SECONDS = 60.0
+"""A node that does not say who it is within so many seconds holds nobody up any longer."""
+
+QUIET_SECONDS = 300.0
+"""It is asked again after so many."""
+
 LONGEST_NAME = 100
 MOST = 10**9
 
@@ -69,6 +75,7 @@ class Roll:
         self.notes: list[str] = []
         self._refused: set[int] = set()
         self._next: dict[str, int] = {}
+        self._quiet: dict[int, float] = {}
 
     def gather(self, wait: float, least: int = 2) -> None:
         """Wait until all sites that are named (or enough of them) are there.
@@ -100,11 +107,14 @@ class Roll:
             if node not in there:
                 self.lose(name)
         known = {*self.nodes.values(), *self._next.values(), *self._refused}
-        strangers = [node for node in there if node not in known]
+        now = time.monotonic()
+        quiet = [node for node, until in self._quiet.items() if now < until]
+        strangers = [node for node in there if node not in known and node not in quiet]
         if not strangers:
             return
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
-        answers = self.courier.ask(HELLO, dict.fromkeys(strangers, question), "hello")
+        questions = dict.fromkeys(strangers, question)
+        answers = self.courier.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
         for node, answer in answers.items():
             try:
                 self._admit(node, there[node], answer)
@@ -176,6 +186,7 @@ class Roll:
         """Take a node for the site that it says it is, or refuse it."""
         if isinstance(answer, NoAnswer):
             if answer.lost:
+                self._quiet[node] = time.monotonic() + QUIET_SECONDS
                 return
             raise ReplyError(f"it could not say who it is ({answer.reason})")
         card = read_card(answer)
