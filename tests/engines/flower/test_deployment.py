@@ -197,7 +197,7 @@ def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
         sources={name: site(16) for name in "ABC"}, target=site(16), test=site(16)
     )
     here = rehearse(
-        tmp_path, "fedda-joint", 1, data=data, model="resnet18", batch_size=16, timeout=600
+        tmp_path, "fedda-joint", 1, data=data, model="resnet18", batch_size=8, timeout=600
     )
     with here.operation() as operation:
         operation.start_link()

@@ -1,8 +1,11 @@
 """Sites that fail, leave, come back or send nonsense: the run goes on, and the history says so."""
 
+import io
+
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
 from small import blobs, same_model
 
@@ -163,6 +166,47 @@ def update_of(change, name="update-0"):
     return spoil
 
 
+def bytes_of(data, record="update-0"):
+    """Bytes where an array should be: the site's own choice, like all that it sends."""
+
+    def spoil(question, answer):
+        array = Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=data)
+        answer.content[record] = ArrayRecord({"values": array})
+        return answer
+
+    return spoil
+
+
+def header(text):
+    """A file of numpy's that says this of itself and then ends."""
+    line = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line
+
+
+def archive():
+    file = io.BytesIO()
+    np.savez(file, values=np.zeros(3))
+    return file.getvalue()
+
+
+def of_another_kind(name, record):
+    def spoil(question, answer):
+        answer.content[name] = record
+        return answer
+
+    return spoil
+
+
+ENDLESS = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,), }"
+NO_ARRAYS = {
+    "no bytes": b"",
+    "a pickle": b"\x80\x04K\x01.",
+    "an archive": archive(),
+    "half a header": header("{'descr': "),
+    "more than any memory holds": header(ENDLESS),
+}
+
+
 def scalar_of(name, value):
     def spoil(question, answer):
         answer.content["metrics-0"] = MetricRecord({**answer.content["metrics-0"], name: value})
@@ -193,6 +237,9 @@ HOSTILE = {
     "no update": without("update-0"),
     "no scalars": without("metrics-0"),
     "no name": without("site"),
+    "arrays that are texts": of_another_kind("update-0", ConfigRecord({"values": "x"})),
+    "scalars that are arrays": of_another_kind("metrics-0", ArrayRecord({"steps": torch.ones(1)})),
+    **{name: bytes_of(data) for name, data in NO_ARRAYS.items()},
 }
 
 
@@ -209,6 +256,103 @@ def test_a_bad_reply_is_dropped_and_named_and_the_round_goes_on(hostile, tmp_pat
     assert set(line["failures"]) == {"site 1"}
     assert "refused" in line["failures"]["site 1"]
     assert same_model(spoilt.model, play("fedavg", tmp_path, absent, rounds=1).model)
+
+
+def at_measuring(do):
+    """Do something with every answer to a measuring message, nothing with any other."""
+    return lambda question, answer: (
+        do(question, answer) if question.metadata.message_type == "evaluate" else answer
+    )
+
+
+def at_choosing(do):
+    """The same with answers in which the target has chosen a model."""
+    return lambda question, answer: (
+        do(question, answer) if answer.has_content() and "arrays" in answer.content else answer
+    )
+
+
+def measure_of(name, value):
+    def spoil(question, answer):
+        answer.content["metrics"][name] = value
+        return answer
+
+    return spoil
+
+
+def model_of(change, **more):
+    """The target's model, with its first array changed and some more besides."""
+
+    def spoil(question, answer):
+        found = answer.content.array_records["arrays"].to_torch_state_dict()
+        first = next(iter(found))
+        answer.content["arrays"] = ArrayRecord({**found, first: change(found[first]), **more})
+        return answer
+
+    return spoil
+
+
+BAD_CHOICES = {
+    "NaN": model_of(lambda v: v * torch.nan),
+    "another shape": model_of(lambda v: v[:1]),
+    "another type": model_of(lambda v: v.double()),
+    "an array too many": model_of(lambda v: v, more=torch.ones(1)),
+    "texts": of_another_kind("arrays", ConfigRecord({"x": "y"})),
+    "more than everything right": measure_of("accuracy", 900.0),
+    "no number of percent": measure_of("accuracy", float("nan")),
+    "an area below 0": measure_of("auc", -0.5),
+    "losses of nobody": measure_of("held-out-losses", [1.0]),
+    **{name: bytes_of(data, "arrays") for name, data in NO_ARRAYS.items()},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_CHOICES)
+def test_a_bad_choice_of_the_target_leaves_the_model_as_it_was(bad, tmp_path):
+    def change(grid):
+        node(grid, "target").spoil = at_choosing(BAD_CHOICES[bad])
+
+    played = play("auto", tmp_path, change, rounds=2)
+    for line in played.history:
+        assert any("target: " in note for note in line["notes"])
+        assert any("before it chose" in note for note in line["notes"])
+        assert line["accuracy"] is None or 0 <= line["accuracy"] <= 100
+    assert all(bool(value.isfinite().all()) for value in played.model.state_dict().values())
+
+
+@pytest.mark.parametrize("measure", [("accuracy", 900.0), ("balanced-accuracy", -1.0)])
+def test_measures_that_cannot_be_are_not_believed(measure, tmp_path):
+    def change(grid):
+        node(grid, "target").spoil = at_measuring(measure_of(*measure))
+
+    played = play("fedavg", tmp_path, change, rounds=1)
+    assert played.accuracy is None
+    assert measure[0] in " ".join(played.history[0]["notes"])
+
+
+def test_what_the_target_calls_its_choice_is_made_printable(tmp_path):
+    def shout(question, answer):
+        answer.content["site"]["choice"] = "\x1b[31mred\n" + "x" * 100
+        return answer
+
+    def change(grid):
+        node(grid, "target").spoil = at_choosing(shout)
+
+    (line,) = play("auto", tmp_path, change, rounds=1).history
+    assert line["choice"].isprintable()
+    assert len(line["choice"]) <= 40
+
+
+@pytest.mark.parametrize("code", [4, 5, 8])
+def test_a_target_whose_process_is_gone_costs_the_round_and_not_the_run(code, tmp_path):
+    def gone(question, answer):
+        return Message(Error(code=code, reason="ClientApp stopped responding."), reply_to=question)
+
+    def change(grid):
+        node(grid, "target").spoil = at_training(1, gone)
+
+    first, second = play("fedda", tmp_path, change, rounds=2).history
+    assert first["failures"] == {"target": "ClientApp stopped responding."}
+    assert second["failures"] == {}
 
 
 def test_an_update_far_longer_than_the_others_is_dropped_if_asked(tmp_path):

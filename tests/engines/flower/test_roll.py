@@ -174,7 +174,7 @@ def test_answers_are_matched_to_questions_not_to_senders(tmp_path):
     from flwr.app import Error
 
     def dead(question, answer):
-        reply = Message(Error(code=1, reason="Node unavailable"), reply_to=question)
+        reply = Message(Error(code=5, reason="Node unavailable"), reply_to=question)
         reply.metadata.__dict__["_src_node_id"] = 1
         return reply
 

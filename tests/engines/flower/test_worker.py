@@ -107,6 +107,13 @@ class TestMemory:
         assert memory.load("home", before=4).round == 3
         assert memory.load("home", before=3) is None
 
+    def test_a_run_that_goes_back_leaves_later_rounds_behind(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        for number in (8, 9, 1, 2):
+            memory.save("home", number, {"x": torch.tensor([number])}, {})
+        assert memory.load("home", before=10).round == 2
+        assert memory.load("home", before=2).round == 1
+
     def test_warm_up_rounds_count_too(self, tmp_path):
         memory = Memory(tmp_path, "run", "A")
         for number in (-2, -1, 0):

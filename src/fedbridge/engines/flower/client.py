@@ -112,10 +112,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             raise OrderError(f"Expected to measure models at the target, but this is {site.name}.")
         number, chosen, facts = int(work["round"]), None, None
         if "settle" in work:
-            news = (
-                tensors(message.content.array_records["news"]) if "news" in message.content else {}
-            )
-            settled = worker.settle(number, News(news, work["settle"]))
+            settled = worker.settle(number, _news(message, work["settle"]))
             assert settled.state is not None
             assert settled.evaluation is not None
             chosen, facts, evaluation = settled.state, settled.facts, settled.evaluation

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from fedbridge.engines.flower.reasons import printable
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 ARRAY_OVERHEAD = 200
 """Bytes of an array's name, type, shape and checksum in a message, about."""
+GONE_WRONG = (
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.MOD_FAILED_PRECONDITION,
+    ErrorCode.INVALID_FAB,
+)
+"""Errors of a node that is there and answers; after any other it is gone, or its process is."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,7 @@ class Courier:
     def _opened(self, reply: Message) -> RecordDict | NoAnswer:
         if reply.has_error():
             reason = printable(" ".join(str(reply.error.reason).split()))
-            gone = reply.metadata.src_node_id == 1 or "node" in reason.lower()
-            return NoAnswer(reason or "its node is gone", lost=gone)
+            return NoAnswer(reason or "its node is gone", lost=reply.error.code not in GONE_WRONG)
         self.up += content_bytes(reply.content)
         return reply.content
 

@@ -60,7 +60,11 @@ class Memory:
     def save(
         self, kind: str, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
-        """Keep a record, for this user's eyes only, and let go of all but the last two."""
+        """Keep a record, for this user's eyes only, and let go of all but the last two.
+
+        Records of later rounds go too: a coordinator that is back at this round, or begins anew,
+        has left them behind.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         os.chmod(self.folder, 0o700)  # noqa: PTH101
         data = save(
@@ -68,7 +72,9 @@ class Memory:
             metadata={"facts": to_json(dict(facts))},
         )
         write_atomically(self._path(kind, round), data, mode=PRIVATE)
-        for stale in self._rounds(kind)[:-KEPT]:
+        rounds = self._rounds(kind)
+        kept = [number for number in rounds if number <= round][-KEPT:]
+        for stale in set(rounds) - set(kept):
             self._path(kind, stale).unlink(missing_ok=True)
 
     def load(self, kind: str, *, before: int) -> Remembered | None:

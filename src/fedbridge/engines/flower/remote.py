@@ -27,12 +27,14 @@ from fedbridge.engines.flower.replies import (
 )
 from fedbridge.engines.flower.screening import (
     Expected,
+    layout_of,
     length_of,
     screen_lengths,
+    screen_model,
     screen_update,
 )
 from fedbridge.engines.local import check_room
-from fedbridge.errors import FedbridgeError, ShapeError
+from fedbridge.errors import FedbridgeError
 from fedbridge.files import to_json
 from fedbridge.home import Settled
 from fedbridge.jobs import TARGET, Outcome
@@ -137,11 +139,10 @@ class FlowerRemote:
             state = None
             if "arrays" in content:
                 assert self._engine is not None
-                state = self._engine.layout.state(tensors(content.array_records["arrays"]))
-                _check_finite(state)
+                state = self._engine.model_of(content.array_records["arrays"])
             return Settled(state, choice, read_evaluation(content))
-        except (ReplyError, ShapeError) as error:
-            self.notes.append(f"{self.orders.target}: {error}")
+        except ReplyError as error:
+            self.notes.append(f"{self.orders.target}: its reply was refused: {error}")
             return None
 
     def judge(self, round: int, state: State) -> Evaluation:
@@ -149,7 +150,13 @@ class FlowerRemote:
         assert self._engine is not None
         model = arrays(self._engine.layout.arrays(state))
         content = self._ask_target(RecordDict({"arrays": model, "config": self.config(round)}))
-        return Evaluation(None) if content is None else read_evaluation(content)
+        if content is None:
+            return Evaluation(None)
+        try:
+            return read_evaluation(content)
+        except ReplyError as error:
+            self.notes.append(f"{self.orders.target}: its reply was refused: {error}")
+            return Evaluation(None)
 
     def config(self, round: int, **work: Any) -> ConfigRecord:
         """Orders as a record."""
@@ -255,6 +262,15 @@ class FlowerEngine:
             outcomes.append(work.outcome)
         return outcomes
 
+    def model_of(self, record: ArrayRecord) -> State:
+        """A whole model that a site sends, looked at before anybody uses it."""
+        found = tensors(record)
+        known = layout_of(self._federation.initial.buffers)
+        complaint = screen_model(found, self.layout.parameters, known)
+        if complaint is not None:
+            raise ReplyError(complaint)
+        return self.layout.state(found)
+
     def _models(self, jobs: Sequence[Job]) -> dict[str, ArrayRecord]:
         """The models that jobs start from: ``arrays``, and ``arrays-1`` for a second one."""
         buffers = {job.slot: dict(job.buffers) for job in jobs}
@@ -301,7 +317,8 @@ class FlowerEngine:
                 works.append(work)
             return works
         except ReplyError as error:
-            return Outcome(samples, failure=f"its reply was refused: {error}", lost=True)
+            reason = printable(f"its reply was refused: {error}")
+            return Outcome(samples, failure=reason, lost=True)
 
     def _expected(self, job: Job, samples: int) -> Expected:
         federation = self._federation
@@ -375,8 +392,3 @@ def _report(outcome: Outcome) -> dict[str, Any]:
         if value is not None:
             told[name] = value
     return told
-
-
-def _check_finite(state: State) -> None:
-    if not bool(state.parameters.isfinite().all()):
-        raise ReplyError("its model holds NaN or Inf")

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedbridge.engines.flower.encoding import EncodingError, decode
-from fedbridge.engines.flower.reasons import LONGEST, public_reason
+from fedbridge.engines.flower.reasons import LONGEST, printable, public_reason
 from fedbridge.errors import FedbridgeError
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
@@ -59,6 +59,12 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
+KINDS = {"site": ConfigRecord, "hello": MetricRecord, "metrics": MetricRecord}
+"""Records that hold texts and numbers, by the first part of their names; all others hold arrays."""
+
+LARGEST = {"accuracy": 100.0, "balanced-accuracy": 100.0, "auc": 1.0}
+"""Measures from 0 to so much."""
+
 
 class ReplyError(FedbridgeError):
     """A reply that is not what a site may send."""
@@ -70,9 +76,12 @@ def check_fields(content: RecordDict) -> None:
         allowed = next((f for name, f in ALLOWED.items() if re.fullmatch(name, record)), None)
         if allowed is None:
             raise ReplyError(f"it holds a record {record[:40]!r} that no site may send")
+        if not isinstance(fields, KINDS.get(record.partition("-")[0], ArrayRecord)):
+            raise ReplyError(f"its record {record[:40]!r} is of another kind")
         for name in fields:
             if "*" not in allowed and name not in allowed:
-                raise ReplyError(f"its record {record!r} holds a field {str(name)[:40]!r} too many")
+                named = f"{record[:40]!r} holds a field {str(name)[:40]!r}"
+                raise ReplyError(f"its record {named} too many")
 
 
 def train_reply(
@@ -180,7 +189,11 @@ def read_evaluation(content: RecordDict) -> Evaluation:
 
     def number(name: str) -> float | None:
         value = found.get(name)
-        return float(value) if isinstance(value, int | float) else None
+        if not isinstance(value, int | float):
+            return None
+        if name in LARGEST and not 0 <= value <= LARGEST[name]:
+            raise ReplyError(f"its {name} of {value:g} is not between 0 and {LARGEST[name]:g}")
+        return float(value)
 
     loss = number("loss")
     test = None
@@ -197,8 +210,8 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
     names = about.get("candidates", [])
     if not isinstance(names, list) or not isinstance(losses, list) or len(names) != len(losses):
         raise ReplyError("its choice is incomplete")
-    known = {str(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
-    return {"choice": str(about.get("choice", "withheld"))[:40], "losses": known}
+    known = {printable(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
+    return {"choice": printable(about.get("choice", "withheld"))[:40], "losses": known}
 
 
 def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:
@@ -207,8 +220,16 @@ def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """A record's tensors, in memory of their own that may be written to."""
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+    """A record's tensors, in memory of their own that may be written to.
+
+    Raises:
+        ReplyError: some bytes are no array. Whoever chose them also chose what their reader
+            stumbles over, so that any error counts.
+    """
+    try:
+        return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+    except Exception as error:
+        raise ReplyError(f"its arrays cannot be read ({type(error).__name__})") from error
 
 
 def _site(site: str, role: str, about: Mapping[str, Any]) -> ConfigRecord:

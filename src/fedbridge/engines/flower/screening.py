@@ -143,6 +143,16 @@ def screen_update(
     )
 
 
+def screen_model(
+    arrays: Mapping[str, Tensor], parameters: Mapping[str, tuple[int, ...]], buffers: Layout
+) -> str | None:
+    """What is wrong with a whole model that a site sends; None if nothing is."""
+    layout = {name: (torch.float32, shape) for name, shape in parameters.items()}
+    return _tensors_complaint("array", arrays, {**layout, **buffers}) or _variances_complaint(
+        arrays
+    )
+
+
 def screen_lengths(lengths: Mapping[str, float], multiple: float) -> dict[str, str]:
     """Sites whose update is longer than a multiple of the round's median, and why they go.
 
