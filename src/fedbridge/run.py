@@ -19,13 +19,16 @@ from fedbridge.errors import OptionError
 from fedbridge.federation import Federation
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
+from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.seeds import seed_of
 from fedbridge.settings import Settings, split_options, whole_number
+from fedbridge.sign_of_life import at_work
 from fedbridge.state import State
+from fedbridge.tested import Tested, write_tested
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
@@ -95,7 +98,12 @@ def run(
     loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
     settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
     playing = _Run(loaded, method, rounds, seed, settings, own, callbacks)
-    return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)
+    if out is None:
+        return playing.go(None, resume=resume)
+    folder = RunFolder(Path(out))
+    folder.refuse_other_files()
+    with at_work(folder.path):
+        return playing.go(folder, resume=resume)
 
 
 @dataclass
@@ -139,6 +147,8 @@ class _Run:
         finished = self._finished(folder) if nothing_to_play else None
         summary = finished or self.summarise(federation, time.perf_counter() - begun)
         if folder is not None and finished is None:
+            self._write_tested(folder, federation, result)
+            write_model_card(folder.path, summary)
             folder.write_result(delivered, summary)
             write_report(folder.path)
         return RunResult(
@@ -213,6 +223,13 @@ class _Run:
             "seconds": seconds,
             "version": fedbridge.__version__,
         }
+
+    def _write_tested(self, folder: RunFolder, federation: Federation, state: State) -> None:
+        """Keep what the delivered model says of the test rows, for everything but one number."""
+        outputs = federation.predict(state, self.task.test)
+        if bool(outputs.isfinite().all()):
+            rows = len(self.task.test)
+            write_tested(folder.path, Tested(outputs.reshape(rows, -1), self.task.test.y))
 
     def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
         """The summary in the folder, if it is that of all rounds."""
