@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fedbridge.data import image_cache
+from fedbridge.report import library
 
 settings.register_profile(
     "fedbridge",
@@ -17,8 +18,9 @@ settings.load_profile("fedbridge")
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_trace_in_the_users_cache(tmp_path_factory):
-    """Images that tests decode are kept in a folder of this session."""
-    folder = tmp_path_factory.mktemp("image-cache")
+    """Images that tests decode, and the chart library, are kept in folders of this session."""
+    images, charts = (tmp_path_factory.mktemp(name) for name in ("image-cache", "chart-library"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_cache, "cache_folder", lambda: folder)
+        patch.setattr(image_cache, "cache_folder", lambda: images)
+        patch.setattr(library, "cache_folder", lambda: charts)
         yield

@@ -202,6 +202,30 @@ class TestCompare:
         assert told["settings"] == expected
         assert told["seeds"] == [4]
 
+    def test_every_combination_of_varied_options_is_a_setting(self, capsys, tmp_path):
+        words = ["--vary", "n-target=12,14", "--vary", "beta=0.25,0.5", "--methods", "fedda"]
+        told = answer(capsys, "compare", "digits-noise", *words, "--seeds", "1", *QUICK)
+        assert told["settings"] == [
+            f"digits-noise, n_target {rows}, beta {beta}"
+            for rows in (12, 14)
+            for beta in (0.25, 0.5)
+        ]
+        plan = json.loads((tmp_path / told["out"] / "comparison.json").read_text())
+        assert plan["tasks"][1]["options"] == {"n_target": 12}
+        assert plan["tasks"][1]["run"] == {"beta": 0.5}
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--vary", "noise"], "option=a,b,..."),
+            (["--vary", "noise=,"], "option=a,b,..."),
+            (["--vary", "noise=0,1", "--noise", "0"], "'noise'"),
+            (["--vary", "noise=0,1", "--vary", "noise=2"], "'noise'"),
+        ],
+    )
+    def test_what_cannot_be_varied_is_refused(self, capsys, words, said):
+        assert said in refused(capsys, "compare", "digits-noise", *words, *QUICK)
+
     def test_a_task_without_a_target_asks_for_one(self, capsys, table):
         assert "one of 'a', 'b', 'c'" in refused(capsys, "compare", str(table), *QUICK)
 
@@ -256,6 +280,13 @@ class TestPredictAndReport:
         assert answer(capsys, "report", run_dir) == {"report": f"{run_dir}/report.html"}
         assert main(["report", run_dir]) == 0
         assert (tmp_path / run_dir / "report.html").exists()
+
+    def test_a_report_may_go_elsewhere_with_its_figures(self, capsys, tmp_path, run_dir):
+        told = answer(capsys, "report", run_dir, "--out", "p/mine.html", "--figures", "f")
+        assert told["report"] == "p/mine.html"
+        assert (tmp_path / "p" / "mine.html").exists()
+        assert {"f/accuracy.svg", "f/accuracy.png", "f/roc.svg"} <= set(told["figures"])
+        assert all((tmp_path / file).stat().st_size for file in told["figures"])
 
     def test_a_folder_without_a_run_is_refused(self, capsys):
         assert "config.toml" in refused(capsys, "predict", ".", "new.csv")

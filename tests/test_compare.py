@@ -121,6 +121,19 @@ class TestPlan:
         assert plan.options_for("auto") == {"folds": 3, "lr": 0.2}
         assert plan.options_for("source-only") == {"lr": 0.2}
 
+    def test_a_setting_may_have_options_of_its_runs_which_go_first(self):
+        settings = [NOISE, Setting("half", "digits-noise", options=SMALL, run={"beta": 0.5})]
+        plan = Plan.of(settings, ["fedda", "auto"], [0], 1, {"beta": 0.3, "lr": 0.2})
+        used = {
+            cell.setting.label: cell.options for cell in plan.cells(None) if cell.method == "fedda"
+        }
+        assert used == {"noise": {"beta": 0.3, "lr": 0.2}, "half": {"beta": 0.5, "lr": 0.2}}
+        assert [task.get("run") for task in plan.to_json()["tasks"]] == [None, {"beta": 0.5}]
+
+    def test_a_misspelt_option_of_a_setting_is_refused(self):
+        with pytest.raises(UnknownOptionError, match="bta"):
+            Plan.of([Setting("s", "digits-noise", run={"bta": 0.5})], ["fedda"], [0], 1, {})
+
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
         [

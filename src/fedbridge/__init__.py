@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from fedbridge import methods, rules, theory
+from fedbridge.advice import Advice, advise
 from fedbridge.aggregate import aggregate
 from fedbridge.blocks import Blocks
 from fedbridge.data import FederatedTask
@@ -15,6 +16,7 @@ from fedbridge.run import RunResult, run
 from fedbridge.sketch import Sketch
 
 __all__ = [
+    "Advice",
     "Blocks",
     "Estimate",
     "FedbridgeError",
@@ -25,6 +27,7 @@ __all__ = [
     "NoiseStream",
     "RunResult",
     "Sketch",
+    "advise",
     "aggregate",
     "auto_beta",
     "estimate",

@@ -89,6 +89,16 @@ def _assignment(text: str) -> tuple[str, object]:
     return name, value if name in TEXTS else literal(value)
 
 
+def dial(text: str) -> tuple[str, list[object]]:
+    """``name=a,b,c`` as an option and the values that it takes in turn."""
+    name, equals, values = text.partition("=")
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not name or not found:
+        raise UsageError(f"Expected `option=a,b,...` after --vary, but got {text!r}.")
+    name = name.replace("-", "_")
+    return name, [value if name in TEXTS else literal(value) for value in found]
+
+
 def literal(text: str) -> object:
     """A value as one means it: a number, true, false, none, a list of numbers, else the text."""
     if text.lower() in ("none", "null"):

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 
 import fedbridge
 from fedbridge.arguments import Parser
-from fedbridge.commands import compare, data, demo, deploy, names, predict, report, run
+from fedbridge.commands import (
+    advise,
+    compare,
+    data,
+    demo,
+    deploy,
+    names,
+    predict,
+    report,
+    run,
+    watch,
+)
 from fedbridge.commands.parts import FAILED, add_debug, complain
 from fedbridge.errors import FedbridgeError
 
@@ -25,6 +36,7 @@ Data-rich sites help one data-poor site to a good model, and no data moves.
 
 examples:
   fedbridge demo
+  fedbridge advise hospitals.csv --site-column hospital --label-column disease --target Northgate
   fedbridge run hospitals.csv --site-column hospital --label-column disease --target Northgate
   fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 3 --out runs/h
 """
@@ -64,7 +76,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"fedbridge {fedbridge.__version__}")
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for family in (demo, run, compare, predict, report, data, deploy, names):
+    for family in (demo, advise, run, compare, watch, predict, report, data, deploy, names):
         family.add(commands)
     return parser
 

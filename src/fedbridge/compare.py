@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
@@ -30,6 +30,7 @@ from fedbridge.processes import core_count
 from fedbridge.run import run
 from fedbridge.rundir import RunFolder, fingerprint
 from fedbridge.settings import NAMES, split_options
+from fedbridge.sign_of_life import at_work
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
@@ -51,12 +52,14 @@ class Setting:
         task: a name or path, as ``load_task`` takes it.
         target: the site that adapts; None for the task's own.
         options: options of the task.
+        run: options of its runs, which go before those of the comparison.
     """
 
     label: str
     task: str
     target: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, seed: int) -> FederatedTask:
         """The task for a seed."""
@@ -105,7 +108,7 @@ class Plan:
         if self.rounds < 1:
             raise OptionError(f"Expected `rounds` of at least 1, but got {self.rounds}.")
         known = {*NAMES, *(name for m in self.methods for name in known_methods.options_of(m))}
-        for name in self.options:
+        for name in (*self.options, *(name for setting in self.settings for name in setting.run)):
             if name not in known:
                 raise UnknownOptionError(
                     f"Expected an option of the runs or of one of the methods, but got {name!r}."
@@ -144,10 +147,11 @@ class Plan:
             f"control. What a method gains over its control it owes to the sources."
         )
 
-    def options_for(self, method: str) -> dict[str, Any]:
+    def options_for(self, method: str, setting: Setting | None = None) -> dict[str, Any]:
         """The options that this method has; the matched control is told whom to match."""
         own = known_methods.options_of(method)
-        given = {k: v for k, v in self.options.items() if k in NAMES or k in own}
+        every = {**self.options, **({} if setting is None else setting.run)}
+        given = {k: v for k, v in every.items() if k in NAMES or k in own}
         if method == MATCHED:
             given = {"match": (*self.matched_to, "auto")[0], **given}
         return given
@@ -155,7 +159,7 @@ class Plan:
     def cells(self, folder: Path | None) -> list[Cell]:
         """All runs, setting by setting."""
         return [
-            _cell(setting, method, seed, self.rounds, self.options_for(method), folder)
+            _cell(setting, method, seed, self.rounds, self.options_for(method, setting), folder)
             for setting, method, seed in product(self.settings, self.methods, self.seeds)
         ]
 
@@ -165,7 +169,7 @@ class Plan:
             to_json(
                 {
                     "settings": [setting.label for setting in self.settings],
-                    "tasks": [asdict(setting) for setting in self.settings],
+                    "tasks": [_plain(setting) for setting in self.settings],
                     "methods": self.methods,
                     "seeds": self.seeds,
                     "rounds": self.rounds,
@@ -204,8 +208,9 @@ def compare(
     if folder is not None:
         folder.claim(plan)
     board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
-    board.keep_finished()
-    board.play_open()
+    with nullcontext() if folder is None else at_work(folder.path):
+        board.keep_finished()
+        board.play_open()
     return board.comparison()
 
 
@@ -344,10 +349,14 @@ def _cell(
 def _check_first(plan: Plan) -> None:
     """Load one task and check all options before any cell runs: mistakes show at once."""
     task = plan.settings[0].load(plan.seeds[0])
-    for method in plan.methods:
-        split_options(
-            plan.options_for(method), method, known_methods.options_of(method), task.defaults
-        )
+    for setting, method in product(plan.settings, plan.methods):
+        given = plan.options_for(method, setting)
+        split_options(given, method, known_methods.options_of(method), task.defaults)
+
+
+def _plain(setting: Setting) -> dict[str, Any]:
+    """A setting for a file; without the options of its runs if it has none, as in older files."""
+    return {key: value for key, value in asdict(setting).items() if key != "run" or value}
 
 
 def _check_distinct(what: str, values: Sequence[object]) -> None:

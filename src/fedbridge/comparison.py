@@ -10,10 +10,17 @@ from fedbridge.methods import is_bound
 from fedbridge.metrics import SCORED_ROUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SHOWN_DIGITS = 1
 NO_ENTRY = "–"
+
+
+def mean_and_spread(mean: float | None, spread: float | None, digits: int) -> str:
+    """A score as tables show it."""
+    if mean is None:
+        return NO_ENTRY
+    return f"{mean:.{digits}f}" + ("" if spread is None else f" ({spread:.{digits}f})")
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,7 @@ class Entry:
 
     def text(self, digits: int = SHOWN_DIGITS) -> str:
         """``mean (spread)``."""
-        if self.mean is None:
-            return NO_ENTRY
-        spread = "" if self.spread is None else f" ({self.spread:.{digits}f})"
-        return f"{self.mean:.{digits}f}{spread}"
+        return mean_and_spread(self.mean, self.spread, digits)
 
 
 @dataclass(frozen=True)
@@ -169,16 +173,10 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table for a document."""
-        head = ["method", *self.columns]
-        lines = [_markdown_line(head), _markdown_line(["---"] + ["---:"] * len(self.columns))]
-        for row in self.rows():
-            texts = [entry.text(self.digits) for entry in row.entries]
-            bold = [
-                f"**{text}**" if entry.best else text
-                for text, entry in zip(texts, row.entries, strict=True)
-            ]
-            lines.append(_markdown_line([row.method, *bold]))
-        return "\n".join([*lines, "", *self.notes(), ""])
+        from fedbridge.report.comparison_tables import comparison_table
+        from fedbridge.report.exports import to_markdown
+
+        return to_markdown(comparison_table(self))
 
     def to_json(self) -> dict[str, Any]:
         """The results for a file or a program."""
@@ -225,8 +223,3 @@ def _with_best(column: Sequence[Entry], digits: int, contends: Sequence[bool]) -
         replace(entry, best=mean is not None and mean == top)
         for entry, mean in zip(column, shown, strict=True)
     ]
-
-
-def _markdown_line(cells: Iterable[str]) -> str:
-    escaped = (cell.replace("|", r"\|").replace("\n", " ") for cell in cells)
-    return f"| {' | '.join(escaped)} |"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.files import to_json, write_atomically
 from fedbridge.rundir import RunFolderError, read_record
+from fedbridge.sign_of_life import FILE as SIGN_OF_LIFE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,8 @@ class ComparisonFolder:
         """Take the folder for this comparison, or refuse if it holds something else."""
         there = self.read()
         if there is None:
-            if self.path.exists() and any(self.path.iterdir()):
+            others = (file for file in self._files() if file.name != SIGN_OF_LIFE)
+            if any(others):
                 raise RunFolderError(
                     f"Expected an empty or new folder for the comparison, but {self.path} holds "
                     f"other files: choose another with --out."
@@ -42,6 +44,9 @@ class ComparisonFolder:
                 f"Expected a folder for this comparison, but {self.path} holds a different one "
                 f"(other {', '.join(different)}): choose another folder with --out."
             )
+
+    def _files(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.exists() else []
 
     def read(self) -> dict[str, Any] | None:
         """The file of the comparison; None if there is none."""

@@ -16,17 +16,22 @@ import fedbridge
 from fedbridge import methods
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
+from fedbridge.distant import DistantSite
 from fedbridge.errors import OptionError, nearest
 from fedbridge.federation import Federation
 from fedbridge.methods.base import Method, Record
-from fedbridge.metrics import NOT_MEASURED, SCORED_ROUNDS, wilson_interval
+from fedbridge.metrics import NOT_MEASURED
+from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.seeds import seed_of
 from fedbridge.settings import Settings, split_options, whole_number
+from fedbridge.sign_of_life import at_work
 from fedbridge.state import State
+from fedbridge.summary import summarise
+from fedbridge.tested import Tested, write_tested
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
@@ -138,7 +143,14 @@ class Run:
     claimed: bool = False
 
     def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
-        """Start or resume, play all rounds, write the result."""
+        """Start or resume, play all rounds, write the result; alone in the folder."""
+        if folder is None:
+            return self._go(None, resume=resume)
+        folder.refuse_other_files()
+        with at_work(folder.path):
+            return self._go(folder, resume=resume)
+
+    def _go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
         kind = methods.class_of(self.method)
         model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
@@ -161,8 +173,18 @@ class Run:
         result = player.state if self.best_state is None else self.best_state
         delivered = player.deliver(blank, result)
         finished = self._finished(folder) if nothing_to_play else None
-        summary = finished or self.summarise(federation, time.perf_counter() - begun)
+        summary = finished or summarise(
+            self.task,
+            self.history,
+            method=self.method,
+            seed=self.seed,
+            rounds=self.rounds,
+            parameters=federation.blocks.total,
+            seconds=time.perf_counter() - begun,
+        )
         if folder is not None and finished is None:
+            self._write_tested(folder, federation, result)
+            write_model_card(folder.path, summary)
             folder.write_result(delivered, summary)
             write_report(folder.path)
         return RunResult(
@@ -206,44 +228,17 @@ class Run:
         }
         return {**known, **self.about}
 
-    def summarise(self, federation: Federation, seconds: float) -> dict[str, Any]:
-        """The run in a few numbers."""
-        played = [line for line in self.history if line["round"] >= 1]
-        last = played[-SCORED_ROUNDS:]
+    def _write_tested(self, folder: RunFolder, federation: Federation, state: State) -> None:
+        """Keep what the delivered model says of the test rows, for everything but one number.
 
-        def mean(name: str) -> float | None:
-            values = [line[name] for line in last if line[name] is not None]
-            return sum(values) / len(values) if values else None
-
-        accuracy, count = mean("accuracy"), len(self.task.test)
-        loss = mean("loss")
-        return {
-            "task": self.task.name,
-            "target": self.task.target.name,
-            "sources": list(self.task.source_names),
-            "method": self.method,
-            "seed": self.seed,
-            "rounds": len(played),
-            "accuracy": accuracy,
-            "accuracy_last": played[-1]["accuracy"] if played else None,
-            "accuracy_interval": None
-            if accuracy is None
-            else list(wilson_interval(accuracy, count)),
-            "balanced_accuracy": mean("balanced_accuracy"),
-            "auc": mean("auc"),
-            "loss": loss,
-            "score": None if accuracy is not None or loss is None else -loss,
-            "n_test": count,
-            "n_target": len(self.task.target),
-            "n_sources": {site.name: len(site) for site in self.task.sources},
-            "stopped_early": len(played) < self.rounds,
-            "bytes_up": sum(line["bytes_up"] for line in self.history),
-            "bytes_down": sum(line["bytes_down"] for line in self.history),
-            "parameters": federation.blocks.total,
-            "notes": list(self.task.notes),
-            "seconds": seconds,
-            "version": fedbridge.__version__,
-        }
+        Not where these rows are elsewhere: they stay there.
+        """
+        if isinstance(self.task.test, DistantSite):
+            return
+        outputs = federation.predict(state, self.task.test)
+        if bool(outputs.isfinite().all()):
+            rows = len(self.task.test)
+            write_tested(folder.path, Tested(outputs.reshape(rows, -1), self.task.test.y))
 
     def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
         """The summary in the folder, if it is that of all rounds."""

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from fedbridge.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbridge.errors import FedbridgeError
 from fedbridge.files import append_line, to_json, write_atomically
+from fedbridge.sign_of_life import FILE as SIGN_OF_LIFE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ SITES = "sites"
 
 MAY_DIFFER = ("rounds", "version", "loaded_as")
 """Entries of the configuration that may change when a run is taken up again."""
+RESULTS = ("summary.json", "test.safetensors", "model-card.md")
+"""Files that tell how good the model of a finished run is."""
 
 
 class RunFolderError(FedbridgeError):
@@ -61,14 +64,9 @@ class RunFolder:
 
     def check(self, config: dict[str, Any], *, resume: bool) -> None:
         """Refuse a folder that holds anything but this run, to be resumed; write nothing yet."""
+        self.refuse_other_files()
         there = self.config()
-        if there is None:
-            if self.path.exists() and (not self.path.is_dir() or any(self._others())):
-                raise RunFolderError(
-                    f"Expected an empty or new folder for the run, but {self.path} holds other "
-                    f"files: choose another with --out."
-                )
-        else:
+        if there is not None:
             self._check_same(there, config)
             self.check_new(resume=resume)
 
@@ -80,15 +78,26 @@ class RunFolder:
                 f"to go on with it, or choose another folder with --out."
             )
 
+    def refuse_other_files(self) -> None:
+        """Refuse a folder that is none, or that holds files and no run."""
+        if self.config() is not None or not self.path.exists():
+            return
+        if not self.path.is_dir() or any(self._others()):
+            raise RunFolderError(
+                f"Expected an empty or new folder for the run, but {self.path} holds other files: "
+                f"choose another with --out."
+            )
+
     def claim(
         self, config: dict[str, Any], task: FederatedTask, history: list[dict[str, Any]]
     ) -> None:
         """Take the folder, once a first round has shown that the run works.
 
-        A summary of fewer rounds, of a run that now goes on, is no longer true. The history is
-        made to end where the run goes on.
+        Results of fewer rounds, of a run that now goes on, are no longer true. The history is made
+        to end where the run goes on.
         """
-        (self.path / "summary.json").unlink(missing_ok=True)
+        for file in RESULTS:
+            (self.path / file).unlink(missing_ok=True)
         for left in self.path.glob(".*.partial"):
             left.unlink(missing_ok=True)
         self.rewind(history)
@@ -97,7 +106,7 @@ class RunFolder:
 
     def _others(self) -> Iterator[Path]:
         """Files that are not the rest of an interrupted write or of a first round."""
-        ours = ("manifest.json", "preprocessing.json", "history.jsonl", SITES)
+        ours = ("manifest.json", "preprocessing.json", "history.jsonl", SITES, SIGN_OF_LIFE)
         for file in self.path.iterdir():
             if not (file.name.endswith(".partial") or file.name in ours):
                 yield file

@@ -66,6 +66,18 @@ def compare_progress(*, quiet: bool) -> Iterator[Callable[[float, int, str], Non
         yield update
 
 
+@contextmanager
+def share_progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """A callback with the share that is done and what is under way."""
+    with progress_bar(quiet=quiet) as bar:
+        shown = bar.add_task("starting", total=1.0)
+
+        def update(share: float, text: str) -> None:
+            bar.update(shown, completed=share, description=text)
+
+        yield update
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """A finished run in a few lines."""
     title = f"{summary['task']}: {summary['target']} by {summary['method']}"

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 import tomli_w
+import torch
 
-VOID = {"meta", "link", "br"}
+from fedbridge.tested import Tested, write_tested
+
+VOID = {"meta", "link", "br", "input"}
 
 
 @dataclass
@@ -71,12 +74,33 @@ def read(html):
     return reader.root
 
 
-def chart(page, key):
-    return next(
-        svg
-        for svg in page.all("svg")
-        if svg.attributes["aria-labelledby"] == f"{key}-title {key}-desc"
-    )
+def charts(page):
+    """The charts of a page as its script sees them, by their keys."""
+    return json.loads(page.one("script", id="charts").text)["charts"]
+
+
+def chart_rows(page, key, name="values"):
+    """The rows of a chart's data, unpacked."""
+    packed = charts(page)[key]["data"][name]
+    columns = {
+        field: [column["of"][place] for place in column["at"]]
+        if isinstance(column, dict)
+        else column
+        for field, column in packed.items()
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def points_of(page, key):
+    """The points of every line of a chart."""
+    found = {}
+    for row in chart_rows(page, key):
+        found.setdefault(row["s"], []).append((row["x"], row["y"]))
+    return found
+
+
+def chart_titles(page):
+    return [caption.text for caption in page.all("figcaption")]
 
 
 def cells(table):
@@ -103,6 +127,7 @@ def line(round, n_sources, **changes):
         "beta": [0.1 * k for k in range(n_sources)],
         "sigma2": 1.5,
         "d2": [-0.2 + k for k in range(n_sources)],
+        "tau2_d2": [0.1 + 0.5 * k for k in range(n_sources)],
         "cosine": [0.5] * n_sources,
         "failures": {},
         "notes": [],
@@ -127,8 +152,10 @@ def write_run(
     settings=(("lr", 0.1),),
     origin="digits",
     summary=(),
+    outputs=None,
+    labels=None,
 ):
-    """A run's folder as ``fedbridge.run`` leaves it."""
+    """A run's folder as ``fedbridge.run`` leaves it; with outputs, also what the test showed."""
     folder.mkdir(parents=True, exist_ok=True)
     rounds = len(history) if rounds is None else rounds
     model = {"name": "mlp", "input_shape": [4], "outputs": 3, "class_names": ["<b>", "&amp;"]}
@@ -172,7 +199,17 @@ def write_run(
         }
         text = json.dumps(found | dict(summary))
         (folder / "summary.json").write_text(text, encoding="utf-8")
+    if outputs is not None:
+        write_tested(folder, Tested(outputs, labels))
     return folder
+
+
+def two_classes(rows=60, seed=0):
+    """Outputs that tell two classes apart, though not always, and the truth."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % 2
+    margin = 2.0 * labels - 1 + torch.randn(rows, generator=generator)
+    return torch.stack([-margin / 2, margin / 2], dim=1), labels
 
 
 def cell(setting, method, seed, accuracy=None, *, error=None, score=None, n_test=400):

@@ -1,164 +1,193 @@
-"""Charts: points where they belong, gaps, bounds on size, words for those who cannot see them."""
+"""Charts: points where they belong, gaps, bounds on size, words, and names that stay names."""
 
 import math
 
 import pytest
-from report_reading import read
 
-from fedbridge.report.charts import DRAWN, DotRow, Series, dot_chart, line_chart, styles
-from fedbridge.report.markup import markup, tag
-from fedbridge.report.scale import Scale, duration, number, percent, size
+from fedbridge.ranking import rank_methods
+from fedbridge.report.charts import REST, Series, line_chart, styles
+from fedbridge.report.charts.chart import rows, short
+from fedbridge.report.charts.dots import DotRow, dot_chart
+from fedbridge.report.charts.lines import DRAWN, HOVERED
+from fedbridge.report.charts.maps import Angles, Place, delta_errors, win_map
+from fedbridge.report.charts.ranks import rank_chart
+from fedbridge.report.charts.style import DASHES, ON_PAPER, PALETTE, SHAPES, on_paper
+from fedbridge.report.charts.tested import confusion_chart
+
+EVIL = "datum.x</script>'\"]"
 
 
 def drawn(*series, **options):
-    return read(line_chart("k", "T", series, x_label="round", y_label="y", **options))
+    return line_chart("k", "T", series, x_label="round", y_label="y", **options)
 
 
-def places(group):
-    circles = group.all("circle")
-    return [(float(c.attributes["cx"]), float(c.attributes["cy"])) for c in circles]
+def parts(spec, *names):
+    """Everything that stands under one of these names in a description, at any depth."""
+    found = []
+    if isinstance(spec, dict):
+        for name, value in spec.items():
+            found += [value] if name in names else parts(value, *names)
+    elif isinstance(spec, list):
+        for item in spec:
+            found += parts(item, *names)
+    return found
 
 
-def test_text_is_escaped_and_elements_are_not():
-    assert tag("b", "<i>", tag("i", '"')) == "<b>&lt;i&gt;<i>&quot;</i></b>"
-    assert tag("p", title='"><script>') == '<p title="&quot;&gt;&lt;script&gt;"></p>'
-    assert tag("p", hidden=True, id=None, aria_label="x") == '<p hidden aria-label="x"></p>'
-    assert markup("a&b", None, 3) == "a&amp;b3"
-
-
-def test_every_point_is_drawn_in_proportion_with_its_value_to_hover():
-    found = drawn(Series("S", ((1, 0.0), (2, 1.0), (3, 2.0))))
-    (first, middle, last) = places(found.one("g", class_="points"))
-    assert first[0] < middle[0] < last[0]
-    assert first[1] > middle[1] > last[1], "larger values lie higher"
-    assert middle[0] == pytest.approx((first[0] + last[0]) / 2, abs=0.1)
-    assert middle[1] == pytest.approx((first[1] + last[1]) / 2, abs=0.1)
-    assert [c.text for c in found.all("circle")] == ["S, 1: 0", "S, 2: 1.000", "S, 3: 2.000"]
+def test_every_point_is_a_row_and_answers_the_pointer():
+    chart = drawn(Series("S", ((1, 0.0), (2, 1.5), (3, 2.0))))
+    assert rows(chart.data["values"]) == [
+        {"s": "S", "x": 1, "y": 0},
+        {"s": "S", "x": 2, "y": 1.5},
+        {"s": "S", "x": 3, "y": 2},
+    ]
+    assert chart.data["points"]["x"] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("gap", [None, math.nan, math.inf])
 def test_a_missing_value_is_a_gap_and_a_lonely_point_is_still_seen(gap):
-    found = drawn(Series("S", ((1, 1.0), (2, 2.0), (3, gap), (4, 3.0), (5, gap))))
-    assert found.one("path", class_="line").attributes["d"].count("M") == 1
-    assert len(found.all("circle")) == 3
+    chart = drawn(Series("S", ((1, 1.0), (2, 2.0), (3, gap), (4, 3.0), (5, gap))))
+    assert chart.data["values"]["y"] == [1, 2, None, 3, None]
+    assert rows(chart.data["points"])[-1] == {
+        "s": "S",
+        "x": 4,
+        "y": 3,
+        "style": "c0",
+        "alone": 1,
+        "tip": "S, round 4: 3",
+    }
+    assert chart.data["points"]["alone"] == [0, 0, 1]
 
 
-def test_a_lonely_point_in_a_long_line_is_visible_though_the_others_wait_for_the_pointer():
-    points = tuple((x, None if x in (49, 51) else 1.0) for x in range(100))
-    circles = drawn(Series("S", points)).all("circle")
-    assert [c.text for c in circles if c.attributes.get("class") != "quiet"] == ["S, 50: 1.000"]
-
-
-def test_a_chart_without_values_says_so():
-    found = drawn(Series("S", ((1, None), (2, math.nan))))
-    assert not found.all("svg")
-    assert "No values yet." in found.text
-
-
-def test_one_point_and_equal_values_can_be_drawn():
-    assert places(drawn(Series("S", ((1, 0.0),))).one("g", class_="points"))
-    assert len(places(drawn(Series("S", ((1, 5.0), (2, 5.0)))).one("g", class_="points"))) == 2
-
-
-def test_bounds_are_not_exceeded_and_the_band_lies_around_the_line():
-    series = Series("S", ((1, 99.0), (2, 100.0)), band=((95.0, 100.0), (96.0, 100.0)))
-    found = drawn(series, bounds=(0.0, 100.0))
-    labels = [float(t.text) for t in found.one("svg").all("text") if t.text.isdigit()]
-    assert max(labels) <= 100
-    band = found.one("path", class_="band").attributes["d"]
-    assert band.startswith("M")
-    assert band.endswith("Z")
+def test_a_chart_without_values_is_no_chart():
+    assert drawn(Series("S", ((1, None), (2, math.nan)))) is None
+    assert dot_chart("d", "T", [DotRow("a", (), None)], x_label="x") is None
 
 
 def test_a_band_has_the_gaps_of_its_line():
-    edges = ((0.0, 2.0), (0.0, 2.0), None, (0.0, 2.0), (0.0, 2.0))
-    points = tuple((x, None if edge is None else 1.0) for x, edge in enumerate(edges))
-    found = drawn(Series("S", points, band=edges))
-    assert found.one("path", class_="band").attributes["d"].count("M") == 2
+    edges = ((0.0, 2.0), None, (1.0, 3.0))
+    chart = drawn(
+        Series("S", ((1, 1.0), (2, None), (3, 2.0)), band=edges), Series("B", ((1, 1.0),))
+    )
+    assert chart.data["values"]["low"] == [0, None, 1, None]
+    assert chart.data["values"]["high"] == [2, None, 3, None]
+    assert chart.spec["layer"][0]["mark"]["type"] == "area"
 
 
 def test_words_for_a_screen_reader():
-    svg = drawn(Series("S", ((1, 0.25), (9, 0.5)))).one("svg")
-    assert svg.attributes["role"] == "img"
-    title, told = svg.attributes["aria-labelledby"].split()
-    assert svg.one("title", id=title).text == "T"
-    assert svg.one("desc", id=told).text == "y over round. S: 0.250 at 1, 0.500 at 9."
+    chart = drawn(Series("S", ((1, 0.25), (9, 0.5))))
+    assert chart.told == "y over round. S: 0.250 at 1, 0.500 at 9."
 
 
-def test_many_lines_share_a_pale_colour_and_one_entry_of_the_legend():
+def test_many_lines_share_a_pale_colour_and_stay_out_of_the_legend():
     many = styles(9)
-    assert len(set(many[:6])) == 6
-    assert many[6:] == ["rest"] * 3
-    found = drawn(*(Series(f"S{k}", ((1, 1.0), (2, k)), many[k]) for k in range(9)))
-    assert [li.text for li in found.all("li")][-1] == "3 more"
-    assert len(found.all("path", class_="line")) == 9
-    assert "rest" in found.all("path", class_="line")[0].attributes["class"], "pale ones below"
+    assert many == [*PALETTE, REST, REST, REST]
+    chart = drawn(*(Series(f"S{k}", ((1, 1.0), (2, k)), many[k]) for k in range(9)))
+    assert "In grey: 3 more." in chart.note
+    assert set(chart.data["pale"]["s"]) == {"S6", "S7", "S8"}
+    domains = [
+        scale["domain"] for scale in parts(chart.spec, "scale") if "S0" in scale.get("domain", ())
+    ]
+    assert domains
+    assert all(domain == [f"S{k}" for k in range(6)] for domain in domains)
+
+
+def test_lines_differ_in_more_than_their_colour():
+    assert len({DASHES[style] for style in PALETTE}) == len(PALETTE)
+    assert len({SHAPES[style] for style in PALETTE}) == len(PALETTE)
 
 
 def test_a_chart_with_very_many_points_is_thinned_and_says_so():
-    long = Series("S", tuple((x, float(x % 7)) for x in range(2 * DRAWN)))
-    found = drawn(long)
-    assert "One in 2 rounds is drawn." in found.text
-    assert found.one("path", class_="line").attributes["d"].count(",") <= DRAWN
-    assert len(found.all("circle")) < 1100
+    chart = drawn(Series("S", tuple((x, float(x % 7)) for x in range(2 * DRAWN))))
+    assert "One in 2 rounds is drawn." in chart.note
+    assert len(chart.data["values"]["x"]) == DRAWN
+    assert len(chart.data["points"]["x"]) <= HOVERED
+
+
+def test_names_from_data_never_become_fields_or_expressions():
+    confusion = confusion_chart([[1, 2], [3, 4]], [EVIL, "b"])
+    places = [Place(EVIL, 1.0, 2.0, EVIL), Place("b", 2.0, 2.0, "fedgp")]
+    made = [
+        drawn(Series(EVIL, ((1, 1.0),)), Series("b", ((1, 2.0),), "c1")),
+        dot_chart("d", "T", [DotRow(EVIL, (1.0,), 1.0)], x_label="x"),
+        confusion,
+        win_map("m", "T", places, Angles(0.5, 10), mine="here"),
+        rank_chart(rank_methods([EVIL, "b"], [[1.0, 2.0], [2.0, 1.0]])),
+    ]
+    for chart in made:
+        code = parts(chart.spec, "field", "filter", "test", "calculate", "expr", "signal", "name")
+        assert code
+        assert not [piece for piece in code if EVIL in str(piece)]
+        assert any(EVIL in values for columns in chart.data.values() for values in columns.values())
+
+
+def test_repeated_text_travels_once():
+    packed = drawn(Series("long name", ((1, 1.0), (2, 2.0)))).to_json()["data"]["values"]
+    assert packed["s"] == {"of": ["long name"], "at": [0, 0]}
+    assert packed["y"] == [1, 2]
+
+
+def test_numbers_have_the_digits_that_can_be_seen():
+    assert [short(v) for v in (1 / 3, 2.0, None, math.nan)] == [0.33333, 2, None, None]
 
 
 def test_dots_show_every_value_the_mean_and_the_spread():
-    rows = [
-        DotRow("auto", (70.0, 80.0), 75.0, 7.1, best=True),
-        DotRow("a-method-with-a-very-long-name", (60.0,), 60.0),
-        DotRow("open", (), None),
-    ]
-    found = read(dot_chart("d", "T", rows, x_label="accuracy"))
-    auto, long, unfinished = found.all("g", class_="row")
-    assert "best" in auto.attributes["class"]
-    assert [len(group.all("circle")) for group in (auto, long, unfinished)] == [3, 2, 0]
-    assert len(auto.all("line")) == 1
-    assert auto.all("circle")[-1].text == "auto, mean: 75.00 ± 7.10"
-    assert long.one("text").text.endswith("a-method-with-a-ve…")
-    assert (
-        found.one("desc").text
-        == "accuracy: auto 75.0; a-method-with-a-very-long-name 60.0; open –."
+    chart = dot_chart(
+        "d",
+        "T",
+        [
+            DotRow("auto", (70.0, 80.0), 75.0, 7.0, best=True),
+            DotRow("fedgp", (60.0,), 60.0),
+            DotRow("open", (), None),
+        ],
+        x_label="accuracy",
     )
+    auto, fedgp = rows(chart.data["values"])
+    assert (auto["low"], auto["mean"], auto["high"], auto["best"]) == (68, 75, 82, 1)
+    assert (fedgp["low"], fedgp["mean"], fedgp["high"], fedgp["best"]) == (60, 60, 60, 0)
+    assert chart.data["singles"]["value"] == [70, 80, 60]
+    assert chart.told == "accuracy: auto 75.0; fedgp 60.0; open –."
 
 
-def test_dots_without_any_value_say_so():
-    assert "No values yet." in dot_chart("d", "T", [DotRow("a", (), None)], x_label="x")
+def test_bars_of_ranks_overlap_just_when_methods_cannot_be_told_apart():
+    methods = ["a", "b", "c", "d"]
+    ranking = rank_methods(methods, [[4.0, 3.0, 2.0, 1.0]] * 9 + [[1.0, 2.0, 3.0, 4.0]])
+    bars = rows(rank_chart(ranking).data["values"])
+    for one in bars:
+        for other in bars:
+            close = abs(one["rank"] - other["rank"]) <= ranking.critical_difference
+            overlap = one["low"] <= other["high"] and other["low"] <= one["high"]
+            assert overlap == close
+    assert [bar["equal"] for bar in bars] == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "whole", "ticks"),
-    [
-        (0, 10, False, [0, 2, 4, 6, 8, 10]),
-        (-0.3, 1.1, False, [0, 0.5, 1]),
-        (1, 3, True, [1, 2, 3]),
-        (20, 80, False, [20, 40, 60, 80]),
-    ],
-)
-def test_ticks_are_round_numbers(low, high, whole, ticks):
-    assert Scale(low, high, 0, 100).ticks(whole=whole) == pytest.approx(ticks)
+def test_the_ground_of_the_map_is_the_smallest_delta_error_everywhere():
+    angles = Angles(0.6, 50)
+    chart = win_map("m", "T", [Place("here", 1.0, 1.0)], angles, mine="you are here")
+    wedges = rows(chart.data["values"])
+    seen = set()
+    for wedge in wedges:
+        if wedge["y2"] <= 1.01 * wedge["y"]:
+            continue
+        noise = math.sqrt(wedge["y"] * wedge["y2"])
+        errors = delta_errors(wedge["x"], noise, angles)
+        assert wedge["rule"] == min(errors, key=errors.__getitem__)
+        seen.add(wedge["rule"])
+    assert seen == {"source-only", "fedgp", "target-only"}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (math.nan, "–"),
-        (0.0, "0"),
-        (3, "3"),
-        (-0.25, "−0.250"),
-        (75.638, "75.6"),
-        (1234.5, "1,234"),
-        (1.5e-7, "1.50e−07"),
-        (2.5e9, "2.50e+09"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert number(value) == text
+def test_without_angles_the_map_leaves_fedgp_out():
+    assert "fedgp" not in delta_errors(1.0, 1.0, Angles(None, 1))
+    assert delta_errors(1.0, 3.0, Angles(None, 1))["fedda"] == pytest.approx(1.0)
 
 
-def test_units_are_as_people_say_them():
-    assert percent(72.25) == "72.2\N{NO-BREAK SPACE}%"
-    assert percent(None) == "–"
-    assert [size(n) for n in (12, 4_230_000, 5e12)] == ["12 bytes", "4.23 MB", "5,000 GB"]
-    assert [duration(s) for s in (7.234, 75, 3700)] == ["7.23 s", "1 min 15 s", "1 h 1 min"]
+def test_a_map_needs_a_positive_place():
+    assert win_map("m", "T", [Place("a", -1.0, 1.0)], Angles(None, 1), mine="x") is None
+
+
+def test_on_paper_nothing_is_left_to_a_style_sheet_and_names_stay():
+    chart = drawn(Series("A", ((1, 1.0),)), Series("var(--x)", ((1, 2.0),), "c1"))
+    assert "var(--c1)" in str(chart.spec)
+    paper = str(on_paper(chart.spec))
+    assert "var(--c1)" not in paper
+    assert ON_PAPER["c1"] in paper
+    assert "var(--x)" in paper

@@ -1,7 +1,21 @@
 """The page of a comparison: the table, a chart per setting, what failed and what is open."""
 
+import shlex
+
 import pytest
-from report_reading import cell, cells, chart, read, table_called, write_comparison
+from report_reading import (
+    cell,
+    cells,
+    chart_rows,
+    chart_titles,
+    charts,
+    line,
+    points_of,
+    read,
+    table_called,
+    write_comparison,
+    write_run,
+)
 
 from fedbridge.report import ReportError, write_report
 
@@ -39,10 +53,141 @@ def test_means_spreads_and_the_best_in_bold(tmp_path):
 def test_a_chart_per_setting_with_a_dot_per_seed_and_one_for_the_mean(tmp_path):
     page = page_of(write_comparison(tmp_path, four_methods()))
     for key in ("setting-0", "setting-1"):
-        rows = chart(page, key).all("g", class_="row")
-        assert [len(row.all("circle")) for row in rows] == [3, 3]
-    best = chart(page, "setting-1").one("g", class_="best")
-    assert best.one("text").text == "fedgpfedgp", "its tooltip and its name"
+        assert [row["name"] for row in chart_rows(page, key, "singles")] == ["auto"] * 2 + [
+            "fedgp"
+        ] * 2
+    means = chart_rows(page, "setting-1")
+    assert [(row["name"], row["mean"], row["best"]) for row in means] == [
+        ("auto", 51, 0),
+        ("fedgp", 61, 1),
+    ]
+    assert means[0]["high"] - means[0]["low"] == pytest.approx(2 * 2**0.5, rel=1e-3)
+
+
+def test_methods_are_ranked_over_settings_and_seeds(tmp_path):
+    entries = [
+        cell(setting, method, seed, score + seed)
+        for setting in "abcdef"
+        for method, score in (("auto", 80.0), ("fedgp", 70.0), ("median", 60.0))
+        for seed in (0, 1)
+    ]
+    page = page_of(write_comparison(tmp_path, entries))
+    ranks = {row["method"]: row for row in chart_rows(page, "ranks")}
+    assert [row["rank"] for row in ranks.values()] == [1, 2, 3]
+    width = ranks["auto"]["high"] - ranks["auto"]["low"]
+    assert width == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, rel=1e-3)
+    assert [row["equal"] for row in ranks.values()] == [1, 1, 0]
+    assert "Over 6 settings the methods differ" in page.text
+
+
+def test_one_setting_and_seed_cannot_be_ranked(tmp_path):
+    page = page_of(write_comparison(tmp_path, [cell("s", "auto", 0, 80.0)]))
+    assert "Ranking" not in [h.text for h in page.all("h2")]
+
+
+def with_runs(folder, entries, **measured):
+    """A comparison whose cells have folders with two rounds each."""
+    write_comparison(folder, entries)
+    for entry in entries:
+        score = entry["summary"]["accuracy"]
+        history = [line(1, 2, accuracy=score - 2, **measured), line(2, 2, accuracy=score)]
+        write_run(folder / entry["folder"], history)
+    return folder
+
+
+def test_curves_are_means_over_seeds_with_one_colour_per_method(tmp_path):
+    page = page_of(with_runs(tmp_path, four_methods()))
+    assert points_of(page, "curves-0") == {
+        "auto": [(1, 79), (2, 81)],
+        "fedgp": [(1, 69), (2, 71)],
+    }
+    colours = [
+        next(
+            layer for layer in charts(page)[key]["spec"]["layer"] if layer["mark"]["type"] == "line"
+        )["encoding"]["color"]["scale"]
+        for key in ("curves-0", "curves-1")
+    ]
+    assert colours[0] == colours[1]
+
+
+def test_settings_that_turn_a_dial_make_a_shift_curve(tmp_path):
+    noises = (0.0, 0.2, 0.4)
+    entries = [cell(f"n{noise}", "auto", 0, 80 - 50 * noise) for noise in noises]
+    tasks = [
+        {"label": f"n{noise}", "task": "t", "target": None, "options": {"noise": noise, "n": 5}}
+        for noise in reversed(noises)
+    ]
+    page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
+    assert points_of(page, "dial-0") == {"auto": [(0, 80), (0.2, 70), (0.4, 60)]}
+    assert "Over noise (n 5)" in chart_titles(page)
+    assert "dial-1" not in charts(page), "what stays the same is no dial"
+
+
+def test_two_values_make_no_curve(tmp_path):
+    entries = [cell(f"n{noise}", "auto", 0, 80.0) for noise in (0, 1)]
+    tasks = [
+        {"label": f"n{noise}", "task": "t", "target": None, "options": {"noise": noise}}
+        for noise in (0, 1)
+    ]
+    page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
+    assert "dial-0" not in charts(page)
+
+
+def test_settings_lie_on_the_map_where_their_first_round_was_measured(tmp_path):
+    entries = [cell("near", "auto", 0, 80.0), cell("near", "fedgp", 0, 70.0)]
+    measured = {"sigma2": 2.0, "d2": [1.0, 3.0], "tau2_d2": [1.0, 1.0]}
+    page = page_of(with_runs(tmp_path, entries, **measured))
+    (place,) = chart_rows(page, "map", "places")
+    assert (place["name"], place["d2"], place["sigma2"], place["won"]) == ("near", 2, 2, "auto")
+
+
+def test_a_cell_outside_of_the_folder_is_not_read(tmp_path):
+    entry = cell("near", "auto", 0, 80.0) | {"folder": "../elsewhere"}
+    write_run(tmp_path / "elsewhere", [line(1, 2)])
+    page = page_of(write_comparison(tmp_path / "mine", [entry]))
+    assert "curves-0" not in charts(page)
+
+
+def test_the_command_that_compares_again(tmp_path):
+    tasks = [
+        {"label": name, "task": "heart", "target": name, "options": {"n_target": 20}}
+        for name in ("near", "far")
+    ]
+    text = page_of(write_comparison(tmp_path, four_methods(), tasks=tasks)).one("pre").text
+    words = shlex.split(text.replace("\\\n", " "))
+    assert words[:7] == ["fedbridge", "compare", "heart", "--target", "near", "--target", "far"]
+    assert words[7:13] == ["--methods", "auto,fedgp", "--seeds", "0,1,", "--rounds", "20"]
+    assert words[-4:] == ["--set", "n_target=20", "--set", "lr=0.1"]
+
+
+def loaded(label, noise, target=None, **run):
+    made = {"label": label, "task": "t", "target": target, "options": {"noise": noise}}
+    return made | ({"run": run} if run else {})
+
+
+def test_dials_are_part_of_the_command(tmp_path):
+    tasks = [loaded("near", 0.1, beta=0.5), loaded("far", 0.9, beta=0.5)]
+    text = page_of(write_comparison(tmp_path, four_methods(), tasks=tasks)).one("pre").text
+    words = shlex.split(text.replace("\\\n", " "))
+    assert words[words.index("--vary") + 1] == "noise=0.1,0.9"
+    assert "beta=0.5" in words
+    assert "--target" not in words
+
+
+def test_settings_that_are_no_whole_grid_have_no_one_command(tmp_path):
+    half = [loaded("near", 0.1, "A"), loaded("far", 0.9, "B")]
+    other = [loaded("near", 0.1), {"label": "far", "task": "u", "target": None, "options": {}}]
+    for tasks in (half, other):
+        assert not page_of(write_comparison(tmp_path, four_methods(), tasks=tasks)).all("pre")
+
+
+def test_options_of_runs_are_dials_too(tmp_path):
+    betas = (0.0, 0.5, 1.0)
+    entries = [cell(f"b{beta}", "fedgp", 0, 60 + 10 * beta) for beta in betas]
+    tasks = [loaded(f"b{beta}", 0.2, beta=beta) for beta in betas]
+    page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
+    assert points_of(page, "dial-0") == {"fedgp": [(0, 60), (0.5, 65), (1, 70)]}
+    assert "Over beta (noise 0.2)" in chart_titles(page)
 
 
 def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
@@ -64,18 +209,21 @@ def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
 def test_a_comparison_that_has_only_begun(tmp_path):
     page = page_of(write_comparison(tmp_path, [cell("near", "auto", 0)]))
     assert page.one("p", class_="verdict").text == "No run is finished yet."
-    assert not page.all("svg")
+    assert charts(page) == {}
 
 
 def test_finished_runs_lead_to_their_pages(tmp_path):
     page = page_of(write_comparison(tmp_path, [cell("a b?", "auto", 0, 80.0)]))
-    assert page.one("a").attributes["href"] == "cells/a%20b%3F-auto-0/report.html"
+    assert (
+        table_called(page, "All runs").one("a").attributes["href"]
+        == "cells/a%20b%3F-auto-0/report.html"
+    )
 
 
 def test_a_folder_cannot_be_a_script(tmp_path):
     entry = cell("near", "auto", 0, 80.0) | {"folder": "javascript:alert(1)//"}
     page = page_of(write_comparison(tmp_path, [entry]))
-    assert page.one("a").attributes["href"].startswith("javascript%3A")
+    assert table_called(page, "All runs").one("a").attributes["href"].startswith("javascript%3A")
 
 
 def test_names_with_html_are_shown_as_text(tmp_path):
@@ -84,9 +232,13 @@ def test_names_with_html_are_shown_as_text(tmp_path):
     text = write_report(folder).read_text(encoding="utf-8")
     assert EVIL not in text
     page = read(text)
-    assert len(page.all("script")) == 1
+    assert [script.attributes.get("id") for script in page.all("script")] == [
+        "charts",
+        "library",
+        None,
+    ]
     assert EVIL in page.one("p", class_="verdict").text
-    assert page.one("figcaption").text == EVIL
+    assert EVIL in chart_titles(page)
 
 
 def test_a_regression_is_compared_by_its_negative_loss(tmp_path):

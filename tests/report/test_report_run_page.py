@@ -1,13 +1,26 @@
 """The page of a run: what it says, finished or not, and that data cannot break it."""
 
 import base64
+import gzip
 import hashlib
+import json
 import re
 import shlex
 
 import numpy as np
 import pytest
-from report_reading import cells, chart, line, read, table_called, write_run
+from report_reading import (
+    cells,
+    chart_rows,
+    chart_titles,
+    charts,
+    line,
+    points_of,
+    read,
+    table_called,
+    two_classes,
+    write_run,
+)
 
 import fedbridge as fb
 from fedbridge.errors import FedbridgeError
@@ -33,8 +46,9 @@ def test_the_page_of_a_real_run(tmp_path):
     page = page_of(folder)
     assert "fedda-joint for target: accuracy" in page.one("p", class_="verdict").text
     for key, lines_drawn in {"accuracy": 2, "loss": 1, "beta": 2, "d2": 3}.items():
-        assert len(chart(page, key).all("path", class_="line")) == lines_drawn
-        assert len(chart(page, key).all("circle")) == 2 * lines_drawn
+        drawn = points_of(page, key)
+        assert len(drawn) == lines_drawn
+        assert all([x for x, _ in points] == [1, 2] for points in drawn.values())
     sites = cells(table_called(page, "What every site brought"))
     assert [row[:3] for row in sites] == [
         ["target", "target", "20"],
@@ -66,30 +80,35 @@ def test_a_site_with_html_in_its_name_is_shown_as_text(tmp_path):
     )
     text = write_report(folder).read_text(encoding="utf-8")
     page = read(text)
-    assert len(page.all("script")) == 1
     assert EVIL not in text
     assert not any("onload" in element.attributes for element in page.all())
     assert EVIL in page.one("h1").text
     assert EVIL in table_called(page, "What every site brought").text
-    assert any(EVIL in circle.text for circle in chart(page, "beta").all("circle"))
+    assert EVIL in points_of(page, "beta")
     assert EVIL in table_called(page, "Sites left out").text
     assert EVIL in page.one("pre").text
 
 
-def test_a_page_is_one_file_that_loads_nothing_and_runs_one_script(tmp_path):
+def test_a_page_is_one_file_that_loads_nothing_and_runs_two_scripts(tmp_path):
     text = write_report(write_run(tmp_path, lines(1, 2))).read_text(encoding="utf-8")
     page = read(text)
     assert not re.findall(
-        r"(?:https?:)?//\w", re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+        r"(?:https?:)?//\w",
+        re.sub(r"<script>.*?</script>|<script[^>]*id=\"library.*?</script>", "", text, flags=re.S),
     )
     assert [link.attributes["href"] for link in page.all("link")] == ["data:,"]
     policy = next(
         meta.attributes["content"] for meta in page.all("meta") if "http-equiv" in meta.attributes
     )
-    script = page.one("script").text
-    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (own,) = (script for script in page.all("script") if not script.attributes)
+    library = gzip.decompress(base64.b64decode(page.one("script", id="library").text))
+    sums = [
+        base64.b64encode(hashlib.sha256(script).digest()).decode()
+        for script in (own.text.encode(), library)
+    ]
     assert policy.startswith("default-src 'none'")
-    assert f"script-src 'sha256-{checksum}'" in policy
+    assert policy.endswith(f"script-src 'sha256-{sums[0]}' 'sha256-{sums[1]}'")
+    assert "unsafe-eval" not in policy
 
 
 def test_ids_are_unique_and_tables_can_be_sorted_with_the_keyboard(tmp_path):
@@ -109,16 +128,23 @@ def test_missing_values_are_gaps(tmp_path):
         line(3, 2, beta=[None, 0.5]),
     ]
     page = page_of(write_run(tmp_path, history))
-    assert len(chart(page, "beta").all("circle")) == 3
-    assert len(chart(page, "d2").all("circle")) == 6
+    assert points_of(page, "beta") == {
+        "A": [(1, 0), (2, None), (3, None)],
+        "B": [(1, 0.1), (2, None), (3, 0.5)],
+    }
+    assert points_of(page, "d2")["noise σ² of the target"] == [(1, 1.5), (2, None), (3, 1.5)]
     row_of_a = cells(table_called(page, "What every site brought"))[1]
     assert row_of_a[3:5] == ["0", "–"]
 
 
 def test_a_method_without_weights_has_no_lines_of_them(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2, beta=None)))
-    weights = next(f for f in page.all("figure") if f.one("figcaption").text.startswith("Weight"))
-    assert "No values yet." in weights.text
+    assert chart_titles(page) == [
+        "Accuracy",
+        "Loss",
+        "Noise and distances",
+        "Where the sources lie",
+    ]
 
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):
@@ -148,13 +174,15 @@ def test_a_run_that_has_only_begun(tmp_path):
     (folder / "manifest.json").unlink()
     page = page_of(folder)
     assert "no round is finished yet" in page.one("p", class_="verdict").text
-    assert not page.all("svg")
+    assert charts(page) == {}
+    assert not page.all("figure")
+    assert not page.all("script", id="library"), "no chart, no library"
 
 
 def test_a_run_that_stopped_early_says_so(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2, validation_loss=0.5), rounds=9))
     assert "Stopped early after 2 of 9 rounds." in page.one("header").text
-    assert len(chart(page, "loss").all("path", class_="line")) == 2
+    assert list(points_of(page, "loss")) == ["test", "validation"]
 
 
 def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
@@ -163,14 +191,15 @@ def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
     assert page.one("p", class_="verdict").text == "fedgp for home: squared error 0.250"
     assert "accuracy" not in page.one("header").text
     assert "Only 20 test samples" in page.one("p", class_="caution").text
-    assert len(page.all("svg")) == 3
+    assert "Accuracy" not in chart_titles(page)
+    assert points_of(page, "loss") == {"test": [(1, 0.25), (2, 0.25)]}
 
 
 def test_the_warm_up_is_drawn_but_has_no_weights(tmp_path):
     warm = lines(-1, 0, beta=None, d2=None, sigma2=None, cosine=None, phase="warm-up")
     page = page_of(write_run(tmp_path, warm + lines(1, 2), rounds=2))
-    assert len(chart(page, "loss").all("circle")) == 4
-    assert len(chart(page, "beta").all("circle")) == 4
+    assert [x for x, _ in points_of(page, "loss")["test"]] == [-1, 0, 1, 2]
+    assert [x for x, _ in points_of(page, "beta")["A"]] == [1, 2]
     assert "Rounds up to 0 are the warm-up." in page.text
     assert "2 of 2" in page.one("dl", class_="tiles").text
 
@@ -221,7 +250,11 @@ def test_fifty_sources_and_five_hundred_rounds_stay_small(tmp_path):
     report = write_report(folder)
     assert report.stat().st_size < 1_000_000
     page = read(report.read_text(encoding="utf-8"))
-    assert len(chart(page, "beta").all("path", class_="line")) == 50
+    named, pale = (chart_rows(page, "beta", name) for name in ("values", "pale"))
+    assert len({row["s"] for row in named}) == 6
+    assert len({row["s"] for row in pale}) == 44
+    assert len(named) + len(pale) == 50 * 75
+    assert "One in 8 rounds is drawn. In grey: 44 more." in page.text
     assert len(cells(table_called(page, "Measures by round"))) == 500
     assert "The last 500 of 600" in page.text
 
@@ -232,6 +265,14 @@ def test_the_same_files_give_the_same_page_and_nothing_is_left_beside_it(tmp_pat
     assert write_report(folder).read_bytes() == first
     assert write_report(folder) == folder / "report.html"
     assert not list(folder.glob(".*"))
+
+
+def test_the_page_can_be_written_elsewhere(tmp_path):
+    folder = write_run(tmp_path / "run", lines(1))
+    there = tmp_path / "new" / "mine.html"
+    assert write_report(folder, there) == there
+    assert "<!doctype html>" in there.read_text(encoding="utf-8")
+    assert not (folder / "report.html").exists()
 
 
 def test_another_folder_is_refused_in_one_sentence(tmp_path):
@@ -246,3 +287,63 @@ def test_a_broken_manifest_is_named(tmp_path):
         (folder / "manifest.json").write_text(text, encoding="utf-8")
         with pytest.raises(ReportError, match=r"manifest\.json"):
             write_report(folder)
+
+
+def test_what_the_test_rows_show_of_two_classes(tmp_path):
+    outputs, labels = two_classes(60)
+    folder = write_run(
+        tmp_path, lines(1, 2), n_classes=2, n_test=60, outputs=outputs, labels=labels
+    )
+    page = page_of(folder)
+    right = int((outputs.argmax(1) == labels).sum())
+    counts = {(row["true"], row["named"]): row["count"] for row in chart_rows(page, "confusion")}
+    assert counts["<b>", "<b>"] + counts["&amp;", "&amp;"] == right
+    assert sum(counts.values()) == 60
+    measures = {row[0]: row[1:] for row in cells(table_called(page, "Measures on the test set"))}
+    assert measures["Accuracy, %"][0] == f"{100 * right / 60:.1f}"
+    assert measures["Accuracy, %"][3] == "60"
+    assert 0 < float(measures["Area under ROC"][1]) < float(measures["Area under ROC"][0]) <= 1
+    assert chart_titles(page)[-3:] == ["Confusion matrix", "ROC curve", "Calibration"]
+    curve = chart_rows(page, "roc")
+    assert (curve[0]["alarms"], curve[0]["hits"]) == (0, 0)
+    assert (curve[-1]["alarms"], curve[-1]["hits"]) == (1, 1)
+    assert sum(row["count"] for row in chart_rows(page, "calibration")) == 60
+
+
+def test_every_threshold_has_its_sensitivity_and_specificity(tmp_path):
+    outputs, labels = two_classes(60)
+    folder = write_run(tmp_path, lines(1), n_classes=2, outputs=outputs, labels=labels)
+    panel = page_of(folder).one("div", class_="panel")
+    said = json.loads(panel.attributes["data-points"])
+    positive = outputs.softmax(1)[:, 1] >= 0.3
+    found = 100 * float((positive & (labels == 1)).sum()) / 30
+    spared = 100 * float((~positive & (labels == 0)).sum()) / 30
+    assert said[30]["threshold"] == "0.30"
+    assert said[30]["sensitivity"].startswith(f"{found:.1f}\N{NO-BREAK SPACE}% (")
+    assert said[30]["specificity"].startswith(f"{spared:.1f}\N{NO-BREAK SPACE}% (")
+    assert len(said) == 101
+    assert "&amp; found" in panel.text, "the second class, by its own name"
+    slider = panel.one("input")
+    assert panel.one("label").attributes["for"] == slider.attributes["id"]
+
+
+def test_a_small_test_set_is_called_one_in_words(tmp_path):
+    outputs, labels = two_classes(16)
+    folder = write_run(tmp_path, lines(1), n_classes=2, n_test=16, outputs=outputs, labels=labels)
+    told = page_of(folder).one("p", class_="caution").text
+    assert told.startswith("A test set of 16 rows says little")
+
+
+def test_without_outputs_the_page_leaves_the_test_set_out(tmp_path):
+    page = page_of(write_run(tmp_path, lines(1)))
+    assert "On the test set" not in [h.text for h in page.all("h2")]
+
+
+def test_the_map_shows_where_every_source_lies(tmp_path):
+    history = lines(1, 2, sigma2=2.0, d2=[1.0, -3.0], tau2_d2=[0.5, 0.1])
+    page = page_of(write_run(tmp_path, history, summary={"parameters": 1000}.items()))
+    (here,) = chart_rows(page, "map", "places")
+    assert (here["name"], here["d2"], here["sigma2"]) == ("A", 1, 2)
+    assert here["won"] == "you are here"
+    assert here["predicted"] == "fedgp"
+    assert "1 with an estimate of zero or below cannot be shown" in page.one(id="chart-map").text

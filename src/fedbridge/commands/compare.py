@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import UsageError, seeds
+from fedbridge.arguments import UsageError, dial, seeds
 from fedbridge.commands.comparing import show_comparison
 from fedbridge.commands.options import run_options_named, sort_options
 from fedbridge.commands.parts import RUNS, add_command, add_output, results_only
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
     from fedbridge.commands.parts import Commands
@@ -28,6 +29,8 @@ examples:
   fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
   fedbridge compare digits-noise --methods all --seeds 3 --rounds 30
   fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 0,1,2 --out runs/h
+  fedbridge compare digits-noise --methods fedda,fedgp,auto --vary noise=0,0.2,0.4,0.6
+  fedbridge compare digits-noise --methods fedda,fedgp --vary beta=0,0.25,0.5,0.75,1
 """
 
 
@@ -43,6 +46,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        metavar="OPTION=A,B,...",
+        help="a setting for every value of an option of the task or the runs; may be repeated",
+    )
     add_output(parser, "runs/compare-<task>")
 
 
@@ -59,11 +68,33 @@ def compare_command(args: Namespace) -> int:
         out = args.out or RUNS / file_name(f"compare-{short}")
         with compare_progress(quiet=args.quiet or args.json) as update, run_options_named():
             settings = [
-                Setting(target or short, args.task, target, of_task)
+                Setting(", ".join([target or short, *told]), args.task, target, options, run)
                 for target in _targets(args, of_task)
+                for told, options, run in _varied(args, methods, of_task)
             ]
             comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
     return show_comparison(comparison, out, args)
+
+
+def _varied(
+    args: Namespace, methods: Sequence[str], of_task: Mapping[str, object]
+) -> list[tuple[list[str], dict[str, object], dict[str, object]]]:
+    """Every combination of the values of --vary: in words, as options of the task, of the runs."""
+    dials = [dial(text) for text in args.vary or ()]
+    _check_dials([name for name, _ in dials], args)
+    combinations = []
+    for values in product(*(values for _, values in dials)):
+        turned = dict(zip((name for name, _ in dials), values, strict=True))
+        of_run, rest = sort_options(Namespace(options=turned, workers=None), methods)
+        told = [f"{name} {value}" for name, value in turned.items()]
+        combinations.append((told, {**of_task, **rest}, of_run))
+    return combinations
+
+
+def _check_dials(names: Sequence[str], args: Namespace) -> None:
+    for name in names:
+        if name in args.options or names.count(name) > 1:
+            raise UsageError(f"Expected one way to set {name!r}, but got several: leave one out.")
 
 
 def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | None]:

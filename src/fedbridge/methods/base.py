@@ -32,6 +32,7 @@ class Record:
         beta: trust in every source, in the task's order; None for one that was not there.
         sigma2: the target's noise; None when undefined.
         d2: estimated squared distance of every source (raw, may be negative).
+        tau2_d2: estimated squared distance of the target from every source's line (raw).
         cosine: cosine between the target's update and every source's.
         failures: clients that were left out, and why.
         notes: what a reader should know about this round.
@@ -44,6 +45,7 @@ class Record:
     beta: list[float | None] | None = None
     sigma2: float | None = None
     d2: list[float | None] | None = None
+    tau2_d2: list[float | None] | None = None
     cosine: list[float | None] | None = None
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

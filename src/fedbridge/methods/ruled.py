@@ -178,6 +178,7 @@ def describe(
         estimate = Estimate.of(whole)
         record.sigma2 = estimate.sigma2
         record.d2 = listed(estimate.d2, present, n_sources)
+        record.tau2_d2 = listed(estimate.tau2_d2, present, n_sources)
     if mix is not None:
         sizes = torch.tensor(geometry.blocks.sizes, dtype=torch.float64)
         shares = (sizes[:, None] * mix.beta).sum(0) / sizes.sum()

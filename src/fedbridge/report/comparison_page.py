@@ -5,15 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fedbridge.report.charts import DotRow, dot_chart
+from fedbridge.ranking import rank_comparison
+from fedbridge.report.charts.ranks import rank_chart
+from fedbridge.report.comparison_charts import (
+    curve_charts,
+    dial_charts,
+    map_chart,
+    setting_charts,
+)
 from fedbridge.report.markup import Html, markup, tag
-from fedbridge.report.page import REPORT_FILE, folded, page, paragraph, section, small_test_note
-from fedbridge.report.scale import minus
-from fedbridge.report.tables import Cell, facts, said, table
+from fedbridge.report.numbers import counted, minus
+from fedbridge.report.page import (
+    REPORT_FILE,
+    Page,
+    Section,
+    note,
+    paragraph,
+    small_test_note,
+)
+from fedbridge.report.reproduce import comparison_command
+from fedbridge.report.tables import Cell, Table, facts, said
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fedbridge.comparison import CellResult, Comparison
     from fedbridge.comparison import Entry as TableEntry
     from fedbridge.report.comparison_record import ComparisonRecord
@@ -21,20 +34,23 @@ if TYPE_CHECKING:
     from fedbridge.report.tables import Entry
 
 
-def comparison_page(record: ComparisonRecord) -> str:
+def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
-    return page(
+    return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison),
-        section(
-            "Means",
-            _means(record),
-            *(paragraph(note, class_="note") for note in record.notes),
+        (
+            Section("Means", (_means(record), *(note(text) for text in record.notes))),
+            _ranking(record.comparison),
+            Section("Turning a dial", tuple(dial_charts(record))),
+            Section("By setting", tuple(setting_charts(record))),
+            Section("Who wins where", (map_chart(record),)),
+            Section("Over the rounds", tuple(curve_charts(record))),
+            _failures(record.comparison),
+            _reproduction(record),
+            Section("Every run", (_runs(record),), folded=True),
+            Section("Configuration", (facts(_configuration(record)),), folded=True),
         ),
-        section("By setting", tag("div", *_charts(record), class_="charts")),
-        _failures(record.comparison),
-        folded("Every run", _runs(record)),
-        folded("Configuration", facts(_configuration(record))),
     )
 
 
@@ -45,11 +61,10 @@ def _lead(comparison: Comparison) -> Html:
     tested = [cell.summary["n_test"] for cell in comparison.finished if cell.summary]
     return markup(
         paragraph(_verdict(comparison), class_="verdict"),
-        paragraph(
-            f"{finished}{failed}{_count(comparison.methods, 'method')} in "
-            f"{_count(comparison.settings, 'setting')}, {_count(comparison.seeds, 'seed')}, "
-            f"{comparison.rounds} rounds.",
-            class_="note",
+        note(
+            f"{finished}{failed}{counted(len(comparison.methods), 'method')} in "
+            f"{counted(len(comparison.settings), 'setting')}, "
+            f"{counted(len(comparison.seeds), 'seed')}, {comparison.rounds} rounds."
         ),
         small_test_note(min(tested), "differences may be chance.") if tested else None,
     )
@@ -70,23 +85,23 @@ def _verdict(comparison: Comparison) -> str:
     return f"Best{where}: {', '.join(leading)}"
 
 
-def _means(record: ComparisonRecord) -> Html:
+def _means(record: ComparisonRecord) -> Table:
     comparison = record.comparison
     seeds = len(comparison.seeds)
     planned = [seeds] * len(comparison.settings) + [seeds * len(comparison.settings)]
-    rows: list[list[Entry]] = [
-        [
+    rows: tuple[tuple[Entry, ...], ...] = tuple(
+        (
             row.method,
             *(
                 _mean_cell(entry, comparison.digits, partial=entry.count < runs)
                 for entry, runs in zip(row.entries, planned, strict=False)
             ),
-        ]
+        )
         for row in comparison.rows()
-    ]
+    )
     starred = "" if len(comparison.finished) == len(comparison.cells) else "; * from fewer seeds"
     caption = f"Mean {record.measure} (spread) of every method{starred}"
-    return table(caption, ["Method", *comparison.columns], rows)
+    return Table("means", caption, ("Method", *comparison.columns), rows)
 
 
 def _mean_cell(entry: TableEntry, digits: int, *, partial: bool) -> Cell:
@@ -96,36 +111,45 @@ def _mean_cell(entry: TableEntry, digits: int, *, partial: bool) -> Cell:
     return Cell(tag("strong", shown) if entry.best else shown, entry.mean)
 
 
-def _charts(record: ComparisonRecord) -> list[Html]:
-    comparison = record.comparison
-    table_rows = comparison.rows()
-    charts = []
-    for column, setting in enumerate(comparison.settings):
-        rows = []
-        for row in table_rows:
-            entry, scores = row.entries[column], record.scores(setting, row.method)
-            rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
-        charts.append(dot_chart(f"setting-{column}", setting, rows, x_label=record.measure))
-    return charts
+def _ranking(comparison: Comparison) -> Section | None:
+    ranking = rank_comparison(comparison)
+    if ranking is None:
+        return None
+    left_out = ", ".join(ranking.left_out)
+    return Section(
+        "Ranking",
+        (
+            paragraph(ranking.sentence()),
+            rank_chart(ranking),
+            note(f"Not ranked, because they do not apply everywhere: {left_out}.")
+            if left_out
+            else None,
+        ),
+    )
 
 
-def _failures(comparison: Comparison) -> Html | None:
+def _failures(comparison: Comparison) -> Section | None:
     if not comparison.failures:
         return None
-    rows: list[list[Entry]] = [
-        [cell.setting, cell.method, cell.seed, cell.error] for cell in comparison.failures
-    ]
-    columns = ["Setting", "Method", "Seed", "Error"]
-    return section("Failed", table("Runs that failed, and why", columns, rows))
+    rows = tuple((cell.setting, cell.method, cell.seed, cell.error) for cell in comparison.failures)
+    columns = ("Setting", "Method", "Seed", "Error")
+    return Section("Failed", (Table("failures", "Runs that failed, and why", columns, rows),))
 
 
-def _runs(record: ComparisonRecord) -> Html:
-    rows: list[list[Entry]] = [
-        [cell.setting, cell.method, cell.seed, _state(cell), cell.score]
+def _reproduction(record: ComparisonRecord) -> Section | None:
+    command = comparison_command(record)
+    if command is None:
+        return None
+    return Section("Run it again", (tag("pre", tag("code", command), tabindex=0),))
+
+
+def _runs(record: ComparisonRecord) -> Table:
+    rows = tuple(
+        (cell.setting, cell.method, cell.seed, _state(cell), cell.score)
         for cell in record.comparison.cells
-    ]
-    columns = ["Setting", "Method", "Seed", "Run", record.measure.capitalize()]
-    return table("All runs of the comparison", columns, rows)
+    )
+    columns = ("Setting", "Method", "Seed", "Run", record.measure.capitalize())
+    return Table("runs", "All runs of the comparison", columns, rows)
 
 
 def _state(cell: CellResult) -> Cell:
@@ -146,10 +170,7 @@ def _configuration(record: ComparisonRecord) -> list[tuple[str, Child]]:
     ]
     for task in record.tasks:
         told = {"task": task["task"], "target": task["target"], **task["options"]}
+        told |= task.get("run", {})
         listed = [f"{name} {said(value)}" for name, value in told.items() if value is not None]
         pairs.append((str(task["label"]), ", ".join(listed)))
     return pairs
-
-
-def _count(items: Sequence[object], name: str) -> str:
-    return f"{len(items)} {name}{'' if len(items) == 1 else 's'}"

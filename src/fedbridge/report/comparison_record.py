@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.comparison import CellResult, Comparison
+from fedbridge.report.cells import CellHistory, read_cell
 from fedbridge.report.errors import ReportError
 from fedbridge.report.record import read_json
 
@@ -26,6 +27,7 @@ class ComparisonRecord:
         notes: What a reader must know to read the table.
         tasks: How every setting was loaded.
         options: Of the runs.
+        histories: What the runs' own folders tell of them, as far as they are there.
     """
 
     name: str
@@ -33,13 +35,18 @@ class ComparisonRecord:
     notes: tuple[str, ...]
     tasks: tuple[dict[str, Any], ...]
     options: dict[str, Any]
+    histories: tuple[CellHistory, ...] = field(default=(), repr=False)
+
+    @property
+    def regression(self) -> bool:
+        """Whether there are no classes, and so no accuracy."""
+        scored = [cell.summary["accuracy"] for cell in self.comparison.finished if cell.summary]
+        return bool(scored) and all(accuracy is None for accuracy in scored)
 
     @property
     def measure(self) -> str:
         """What the scores are; larger is better in both."""
-        scored = [cell.summary["accuracy"] for cell in self.comparison.finished if cell.summary]
-        regression = bool(scored) and all(accuracy is None for accuracy in scored)
-        return "negative test loss" if regression else "test accuracy in %"
+        return "negative test loss" if self.regression else "test accuracy in %"
 
     def scores(self, setting: str, method: str) -> tuple[float, ...]:
         """The scores of a method in a setting, a seed each."""
@@ -79,4 +86,5 @@ def read_comparison(folder: Path) -> ComparisonRecord:
         notes=tuple(found.get("notes", ())),
         tasks=tuple(found.get("tasks", ())),
         options=found.get("options", {}),
+        histories=tuple(filter(None, (read_cell(folder, cell) for cell in comparison.cells))),
     )

@@ -20,7 +20,7 @@ class Html(str):
 Child: TypeAlias = str | int | float | None
 Attribute: TypeAlias = str | int | float | bool | None
 
-VOID = frozenset({"meta", "link", "br"})
+VOID = frozenset({"meta", "link", "br", "input"})
 
 
 def markup(*children: Child) -> Html:

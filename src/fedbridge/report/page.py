@@ -1,64 +1,143 @@
-"""The frame of every page: style, script, header and footer in one file."""
+"""The frame of every page: what it consists of, and one file made of it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import json
+import re
+from dataclasses import dataclass
 from importlib import resources
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias
 
 import fedbridge
-from fedbridge.report.markup import Child, Html, tag
+from fedbridge.report import library
+from fedbridge.report.charts import Chart
+from fedbridge.report.charts.style import config
+from fedbridge.report.markup import Child, Html, markup, tag
+from fedbridge.report.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REPORT_FILE = "report.html"
 
 SMALL_TEST = 100
 """With fewer test samples than this a page says that its accuracy says little."""
 
+Part: TypeAlias = Html | Chart | Table | None
 
-def page(title: str, lead: Html, *sections: Html | None) -> str:
-    """A whole page.
 
-    The browser is told to load nothing and to run one script only, the page's own, known by its
-    checksum: a second defence behind the escaping of all text.
+@dataclass(frozen=True)
+class Section:
+    """A part of a page under its own heading.
+
+    Attributes:
+        title: The heading.
+        parts: Text, charts and tables; charts that follow each other stand side by side.
+        folded: Whether it waits for those who look for it; print shows it open.
     """
-    script = _resource("page.js")
-    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{checksum}'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", Html(_resource("page.css"))),
-    )
-    body = tag(
-        "body",
-        tag("main", tag("header", tag("h1", title), lead), *sections),
-        tag("footer", f"fedbridge {fedbridge.__version__}"),
-        tag("script", Html(script)),
-    )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+    title: str
+    parts: tuple[Part, ...]
+    folded: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Where a link to the section leads."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+    def html(self) -> Html:
+        """The section as it stands on the page."""
+        groups = groupby((part for part in self.parts if part is not None), type)
+        parts = [piece for kind, parts in groups for piece in _pieces(kind, list(parts))]
+        heading = tag("h2", self.title)
+        if self.folded:
+            return tag("details", tag("summary", heading), *parts, id=self.anchor)
+        return tag("section", heading, *parts, id=self.anchor)
 
 
-def section(title: str, *children: Child) -> Html:
-    """A part of a page under its own heading."""
-    return tag("section", tag("h2", title), *children)
+@dataclass(frozen=True)
+class Page:
+    """A page before it is a file, so that its charts can be had one by one.
+
+    Attributes:
+        title: In the window's frame and above everything.
+        lead: What a reader sees first.
+        sections: The rest; None and sections without parts are left out.
+    """
+
+    title: str
+    lead: Html
+    sections: tuple[Section | None, ...]
+
+    def shown(self) -> list[Section]:
+        """The sections that have something to show."""
+        return [s for s in self.sections if s is not None and any(p is not None for p in s.parts)]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in their order."""
+        return [part for s in self.shown() for part in s.parts if isinstance(part, Chart)]
+
+    def html(self) -> str:
+        """The whole file.
+
+        The browser is told to load nothing and to run two scripts only, the page's own and the
+        chart library, known by their checksums and without ``eval``: a second defence behind the
+        escaping of all text.
+        """
+        script = _resource("page.js")
+        allowed = f"'{library.script_checksum(script)}' '{library.checksum()}'"
+        policy = (
+            f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
+        )
+        head = tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=policy),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("link", rel="icon", href="data:,"),
+            tag("title", self.title),
+            tag("style", Html(_resource("page.css"))),
+        )
+        sections = self.shown()
+        charts = {chart.key: chart.to_json() for chart in self.charts}
+        body = tag(
+            "body",
+            tag("a", "Skip to the result", href="#result", class_="skip"),
+            tag(
+                "main",
+                tag("header", _bar(), tag("h1", self.title), self.lead, id="result"),
+                _contents(sections),
+                *(section.html() for section in sections),
+            ),
+            tag("footer", f"fedbridge {fedbridge.__version__}"),
+            data("charts", {"config": config(), "charts": charts}),
+            tag("script", Html(library.packed()), type="text/plain", id="library")
+            if charts
+            else None,
+            tag("script", Html(script)),
+        )
+        return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def folded(title: str, *children: Child) -> Html:
-    """A part that is there for those who look for it; print shows it open."""
-    return tag("details", tag("summary", tag("h2", title)), *children)
+def data(key: str, content: object) -> Html:
+    """Data for the page's script, in which no text can end the element or begin another."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return tag("script", Html(text), type="application/json", id=key)
 
 
 def paragraph(*children: Child, class_: str | None = None) -> Html:
     """A paragraph."""
     return tag("p", *children, class_=class_)
+
+
+def note(*children: Child) -> Html:
+    """A paragraph in small print."""
+    return paragraph(*children, class_="note")
 
 
 def small_test_note(samples: int, so: str) -> Html | None:
@@ -68,6 +147,47 @@ def small_test_note(samples: int, so: str) -> Html | None:
     plural = "sample" if samples == 1 else "samples"
     start = tag("strong", f"Only {samples} test {plural}: the result says little; ")
     return paragraph(start, so, class_="caution")
+
+
+def _pieces(kind: type, parts: Sequence[Html | Chart | Table]) -> list[Html]:
+    if kind is Chart:
+        return [tag("div", *(figure(p) for p in parts if isinstance(p, Chart)), class_="charts")]
+    return [part.html() if isinstance(part, Table) else Html(part) for part in parts]
+
+
+def figure(chart: Chart) -> Html:
+    """The place of a chart, with its words; the script draws it there."""
+    return tag(
+        "figure",
+        tag("figcaption", chart.title),
+        tag(
+            "div",
+            tag(
+                "div",
+                tag("noscript", "This chart needs JavaScript; the tables have its numbers."),
+                class_="plot",
+                data_chart=chart.key,
+            ),
+            role="img",
+            aria_label=f"{chart.title}. {chart.told}",
+        ),
+        note(chart.note) if chart.note else None,
+        class_="chart wide-chart" if chart.wide else "chart",
+        id=f"chart-{chart.key}",
+    )
+
+
+def _bar() -> Html:
+    """The name of the project and the switch between light and dark."""
+    switch = tag("button", "Dark", type="button", id="theme", aria_pressed="false", hidden=True)
+    return tag("div", tag("span", "fedbridge", class_="brand"), switch, class_="bar")
+
+
+def _contents(sections: Sequence[Section]) -> Html | None:
+    if len(sections) < 3:
+        return None
+    links = [tag("a", section.title, href=f"#{section.anchor}") for section in sections]
+    return tag("nav", markup(*links), aria_label="Contents")
 
 
 def _resource(name: str) -> str:

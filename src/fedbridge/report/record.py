@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.diagnostics import Diagnosis, diagnose
 from fedbridge.metrics import wilson_interval
 from fedbridge.report.errors import ReportError
 from fedbridge.rundir import RunFolder
+from fedbridge.tested import Tested, read_tested
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +29,21 @@ class RunRecord:
         history: One line per round so far.
         summary: The result; None while the run is not finished.
         manifest: Which rows are where.
+        tested: Outputs of the delivered model; None where the test rows were not at hand.
     """
 
     config: dict[str, Any]
     history: list[dict[str, Any]]
     summary: dict[str, Any] | None = None
     manifest: dict[str, Any] = field(default_factory=dict)
+    tested: Tested | None = None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """What the test rows show of the delivered model; None while there is none."""
+        if self.tested is None or self.summary is None or len(self.tested) == 0:
+            return None
+        return diagnose(self.tested.outputs, self.tested.labels, self.n_classes)
 
     @property
     def sources(self) -> list[str]:
@@ -44,9 +56,22 @@ class RunRecord:
         return [line for line in self.history if line["round"] >= 1]
 
     @property
+    def n_classes(self) -> int | None:
+        """How many classes there are; None for regression."""
+        found: int | None = self.config.get("model", {}).get("n_classes")
+        return found
+
+    @property
     def regression(self) -> bool:
         """Whether there are no classes, and so no accuracy."""
-        return self.config.get("model", {}).get("n_classes") is None
+        return self.n_classes is None
+
+    @property
+    def class_names(self) -> list[str]:
+        """What the classes are called, by number where they have no names."""
+        count = self.n_classes or 0
+        names = self.config["model"].get("class_names") or []
+        return [str(names[k]) if k < len(names) else str(k) for k in range(count)]
 
     @property
     def result(self) -> dict[str, Any]:
@@ -103,10 +128,14 @@ def read_run(folder: Path) -> RunRecord:
     history = run.history()
     manifest = folder / "manifest.json"
     record = RunRecord(
-        config, history, run.summary(), read_json(manifest) if manifest.exists() else {}
+        config,
+        history,
+        run.summary(),
+        read_json(manifest) if manifest.exists() else {},
+        read_tested(folder),
     )
     if record.summary is not None and record.summary["rounds"] != len(record.played):
-        return RunRecord(config, history, None, record.manifest)
+        return replace(record, summary=None)
     return record
 
 

@@ -1,13 +1,17 @@
-"""The command that runs a run again."""
+"""The commands that run a run or a comparison again."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from itertools import product
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fedbridge.report.comparison_record import ComparisonRecord
     from fedbridge.report.record import RunRecord
 
 PER_LINE = 3
@@ -25,13 +29,52 @@ def command(record: RunRecord) -> str:
     words += ["--method", config["method"], "--rounds", str(config["rounds"])]
     words += ["--seed", str(config["seed"]), "--out", "again"]
     named = {"model": config["model"]["name"], **loaded.get("options", {})}
-    named |= {**config["settings"], **config["options"]}
-    options = [f"--set {shlex.quote(f'{name}={_value(value)}')}" for name, value in named.items()]
-    lines = [shlex.join(words)]
-    lines += [
-        " ".join(options[start : start + PER_LINE]) for start in range(0, len(options), PER_LINE)
+    return _with_options(words, {**named, **config["settings"], **config["options"]})
+
+
+def comparison_command(record: ComparisonRecord) -> str | None:
+    """The comparison on a command line; None where its settings need more than one.
+
+    That is so when settings are of different tasks, or turn options without trying every
+    combination of them with every target. Every run has its own command.
+    """
+    tasks = record.tasks
+    turned = [{**task["options"], **task.get("run", {})} for task in tasks]
+    if not tasks or any(
+        (task["task"], list(options)) != (tasks[0]["task"], list(turned[0]))
+        for task, options in zip(tasks, turned, strict=True)
+    ):
+        return None
+    targets = _different([task["target"] for task in tasks])
+    values = {name: _different([options[name] for options in turned]) for name in turned[0]}
+    dials = {name: several for name, several in values.items() if len(several) > 1}
+    planned = list(product(targets, *dials.values()))
+    made = [
+        (task["target"], *(options[name] for name in dials))
+        for task, options in zip(tasks, turned, strict=True)
     ]
-    return " \\\n  ".join(lines)
+    if planned != made or any(isinstance(v, list) for several in dials.values() for v in several):
+        return None
+    comparison = record.comparison
+    words = ["fedbridge", "compare", str(tasks[0]["task"])]
+    for target in targets:
+        words += [] if target is None else ["--target", str(target)]
+    words += ["--methods", ",".join(comparison.methods)]
+    words += ["--seeds", ",".join([*map(str, comparison.seeds), ""])]
+    words += ["--rounds", str(comparison.rounds), "--out", "again"]
+    for name, several in dials.items():
+        words += ["--vary", f"{name}={','.join(map(_value, several))}"]
+    fixed = {name: value for name, value in turned[0].items() if name not in dials}
+    return _with_options(words, {**fixed, **record.options})
+
+
+def _different(values: Iterable[Any]) -> list[Any]:
+    """The values that differ, in their order; they need not be hashable."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
 
 
 def task_argument(record: RunRecord) -> str:
@@ -41,6 +84,13 @@ def task_argument(record: RunRecord) -> str:
         return str(loaded["task"])
     task, origin = str(record.config["task"]), str(record.manifest.get("origin", ""))
     return origin if PurePath(origin).stem == task else task
+
+
+def _with_options(words: list[str], options: Mapping[str, Any]) -> str:
+    said = [f"--set {shlex.quote(f'{name}={_value(value)}')}" for name, value in options.items()]
+    lines = [shlex.join(words)]
+    lines += [" ".join(said[start : start + PER_LINE]) for start in range(0, len(said), PER_LINE)]
+    return " \\\n  ".join(lines)
 
 
 def _value(value: object) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedbridge.report.markup import Child, Html, tag
-from fedbridge.report.scale import MISSING, number
+from fedbridge.report.numbers import MISSING, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,31 +26,57 @@ class Cell:
 Entry: TypeAlias = Cell | str | float | None
 
 
-def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Entry]]) -> Html:
+@dataclass(frozen=True)
+class Table:
     """A sortable table; the first cell of a row is its header.
 
-    Args:
+    Attributes:
+        key: Unique on the page.
         caption: What the table shows, for those who jump from table to table.
         columns: Their names.
         rows: Text, numbers (set right, three digits), None (a dash, sorted last) or ``Cell``.
     """
-    numeric = [_numeric([row[k] for row in rows]) for k in range(len(columns))]
-    heads = [
-        tag("th", tag("button", name, type="button"), scope="col", class_="n" if right else None)
-        for name, right in zip(columns, numeric, strict=True)
-    ]
-    lines = [
-        tag("tr", *(_cell(entry, k, numeric[k]) for k, entry in enumerate(row))) for row in rows
-    ]
-    whole = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", *heads)),
-        tag("tbody", *lines),
-        class_="sortable",
-    )
-    style = "wide long" if len(rows) > LONG else "wide"
-    return tag("div", whole, class_=style, tabindex=0, role="region", aria_label=caption)
+
+    key: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+    def html(self) -> Html:
+        """The table as it stands on the page."""
+        numeric = [self._numeric(k) for k in range(len(self.columns))]
+        heads = [
+            tag(
+                "th", tag("button", name, type="button"), scope="col", class_="n" if right else None
+            )
+            for name, right in zip(self.columns, numeric, strict=True)
+        ]
+        lines = [
+            tag("tr", *(_cell(entry, k, numeric[k]) for k, entry in enumerate(row)))
+            for row in self.rows
+        ]
+        whole = tag(
+            "table",
+            tag("caption", self.caption),
+            tag("thead", tag("tr", *heads)),
+            tag("tbody", *lines),
+            class_="sortable",
+        )
+        style = "wide long" if len(self.rows) > LONG else "wide"
+        return tag(
+            "div",
+            whole,
+            class_=style,
+            id=f"table-{self.key}",
+            tabindex=0,
+            role="region",
+            aria_label=self.caption,
+        )
+
+    def _numeric(self, column: int) -> bool:
+        entries = [row[column] for row in self.rows]
+        keys = [entry.key if isinstance(entry, Cell) else entry for entry in entries]
+        return not any(isinstance(key, str) for key in keys)
 
 
 def facts(pairs: Sequence[tuple[str, Child]], *, class_: str = "facts") -> Html:
@@ -86,8 +112,3 @@ def _shown(entry: str | float | None) -> str:
     if entry is None:
         return MISSING
     return entry if isinstance(entry, str) else number(entry)
-
-
-def _numeric(entries: Sequence[Entry]) -> bool:
-    keys = [entry.key if isinstance(entry, Cell) else entry for entry in entries]
-    return not any(isinstance(key, str) for key in keys)

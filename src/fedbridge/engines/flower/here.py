@@ -7,26 +7,33 @@ and nodes that talk over TLS with registered keys; ``flower-sim`` is Flower's si
 from __future__ import annotations
 
 import tempfile
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
+from fedbridge.blocks import buffer_copies, parameter_vector
 from fedbridge.engines.flower.app import app_files
 from fedbridge.engines.flower.operation import APPS, Apps, Operation
 from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
+from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model
 from fedbridge.report import write_report
 from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint
 from fedbridge.settings import NETWORK, PRIVACY
 from fedbridge.site_package import save_site, sites_of
+from fedbridge.tested import Tested, write_tested
+from fedbridge.training import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from torch import nn
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines.flower.app import ConfigValue
@@ -135,13 +142,22 @@ class Rehearsal:
                 f"Expected the coordinator to finish the run, but {folder.path} holds no summary."
             )
         folder.write_task(self.task)
-        if kept:
-            write_report(folder.path)
         model = build_model(self.options.get("model") or self.task.model, self.task)
         model.load_state_dict(load_file(folder.path / "model.safetensors"))
+        if kept:
+            self._write_tested(model)
+            write_model_card(folder.path, summary)
+            write_report(folder.path)
         return RunResult(
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
+
+    def _write_tested(self, model: nn.Module) -> None:
+        """What the model says of the test rows: here, where they are, not at the coordinator."""
+        test = self.task.test
+        bench = Workbench(deepcopy(model), self.task)
+        outputs = bench.predict(parameter_vector(model), buffer_copies(model), test)
+        write_tested(self.run_folder.path, Tested(outputs.reshape(len(test), -1), test.y))
 
     def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
         given = {**self.task.defaults, **self.options}

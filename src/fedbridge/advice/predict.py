@@ -1,0 +1,170 @@
+"""Predicted Delta errors: what every rule would make of rounds drawn from a guess of the truth.
+
+A rule sees a noisy target and estimated noise, and may choose its weights by looking at them, so
+that no formula holds for all rules. Rounds are therefore simulated. What a rule with its *expected*
+coefficients would err is known exactly, and only the difference to it is simulated, with the same
+draws: a few draws are enough, and rules with fixed weights are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbridge.errors import FedbridgeError
+from fedbridge.geometry import Geometry, Noise, read_weights
+from fedbridge.rules import Mix, Rule, get
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.advice.batches import Truth
+    from fedbridge.blocks import Blocks
+
+MOST_BATCHES = 32
+"""More batches than that estimate the noise no better for the purpose."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How rounds would be played.
+
+    Attributes:
+        blocks: the stretches that a rule treats one by one.
+        batches: batches of the target in a round.
+        samples: rows of the target and of every source.
+        by_samples: whether sources count by their rows.
+        draws: simulated rounds.
+        seed: of the simulation.
+    """
+
+    blocks: Blocks
+    batches: int
+    samples: tuple[int, ...]
+    by_samples: bool = False
+    draws: int = 32
+    seed: int = 0
+
+
+def predicted_errors(
+    truth: Truth, rules: Sequence[str], fixed: Sequence[str], conditions: Conditions
+) -> dict[str, float]:
+    """The Delta error of every rule; one that cannot be asked here is left out.
+
+    Args:
+        truth: what rounds are drawn from.
+        rules: names of rules.
+        fixed: names of those whose update is given whole, in the order of ``truth.fixed``.
+        conditions: how rounds would be played.
+    """
+    rounds = _Rounds.draw(truth, conditions)
+    errors: dict[str, float] = {}
+    for name in rules:
+        if name in fixed:
+            off = truth.fixed[:, fixed.index(name)] - truth.target
+            errors[name] = float(off.square().sum())
+            continue
+        rule = get(name)
+        if isinstance(rule, Rule):
+            try:
+                errors[name] = rounds.error(rule)
+            except FedbridgeError:
+                continue
+    return errors
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """Simulated rounds: the target's mean gradient and what is seen of its noise.
+
+    Attributes:
+        truth: what they were drawn from.
+        conditions: how they are played.
+        errors: (S, K, D) error of the target's mean.
+        sigma2: (S, K) noise as estimated.
+        covariance: (S, K, N, N) its covariance along the sources, as estimated.
+    """
+
+    truth: Truth
+    conditions: Conditions
+    errors: Tensor
+    sigma2: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def draw(cls, truth: Truth, conditions: Conditions) -> _Rounds:
+        """Draw rounds in pairs of opposite errors, so that what is linear in them cancels."""
+        half = max(1, conditions.draws // 2)
+        rank = truth.noise.shape[1]
+        batches = min(max(conditions.batches, 2), MOST_BATCHES)
+        generator = torch.Generator().manual_seed(conditions.seed)
+        white = torch.randn(half, batches, rank, dtype=torch.float64, generator=generator)
+        # The noise of a mean of `batches` batches: each has `batches` times its variance.
+        every = torch.einsum("sbr,krd->skbd", white, truth.noise) * batches**0.5
+        mean = every.mean(2)
+        centred = every - mean[:, :, None]
+        along = centred @ truth.sources.mT
+        besides = truth.mistaken @ truth.sources.mT
+        pairs = batches * (batches - 1)
+        sigma2 = centred.square().sum((2, 3)) / pairs + truth.mistaken.square().sum((1, 2))
+        covariance = along.mT @ along / pairs + besides.mT @ besides
+        return cls(
+            truth,
+            conditions,
+            torch.cat((mean, -mean)),
+            torch.cat((sigma2, sigma2)),
+            torch.cat((covariance, covariance)),
+        )
+
+    def error(self, rule: Rule) -> float:
+        """Mean squared error of a rule's update."""
+        expected = _coefficients(rule(self._expected(rule)))
+        mixes = torch.stack(
+            [_coefficients(rule(self._seen(rule, index))) for index in range(len(self.errors))]
+        )
+        exact = (
+            self._off(expected).square().sum() + (expected[:, 0].square() * self.truth.sigma2).sum()
+        )
+        simulated = self._realised(mixes) - self._realised(expected.expand_as(mixes))
+        return float(exact + simulated.mean())
+
+    def _realised(self, coefficients: Tensor) -> Tensor:
+        """(S,) squared error of the mixtures (S, K, N+1) in the rounds as drawn."""
+        off = self._off(coefficients) + coefficients[..., 0, None] * self.errors
+        return off.square().sum((-1, -2))
+
+    def _off(self, coefficients: Tensor) -> Tensor:
+        """How far mixtures of the true gradients are from the target's."""
+        own = (coefficients[..., 0] - 1.0)[..., None] * self.truth.target
+        return own + torch.einsum("...kn,knd->...kd", coefficients[..., 1:], self.truth.sources)
+
+    def _expected(self, rule: Rule) -> Geometry:
+        gram = _gram(self.truth.target, self.truth.sources)
+        gram[:, 0, 0] += self.truth.sigma2
+        seen = torch.cat((self.truth.noise, self.truth.mistaken), dim=1)
+        along = seen @ self.truth.sources.mT
+        return self._geometry(rule, gram, seen.square().sum((1, 2)), along.mT @ along)
+
+    def _seen(self, rule: Rule, index: int) -> Geometry:
+        gram = _gram(self.truth.target + self.errors[index], self.truth.sources)
+        return self._geometry(rule, gram, self.sigma2[index], self.covariance[index])
+
+    def _geometry(self, rule: Rule, gram: Tensor, sigma2: Tensor, covariance: Tensor) -> Geometry:
+        count = self.conditions.samples
+        counts = count if rule.by_samples or self.conditions.by_samples else None
+        weights, samples = read_weights(counts, len(count) - 1)
+        noise = Noise(sigma2, covariance, batches=self.conditions.batches)
+        return Geometry(self.conditions.blocks, gram, weights, samples, noise)
+
+
+def _gram(target: Tensor, sources: Tensor) -> Tensor:
+    rows = torch.cat((target[:, None], sources), dim=1)
+    return rows @ rows.mT
+
+
+def _coefficients(mix: Mix) -> Tensor:
+    """(K, N+1) the target's coefficient, then the sources'."""
+    return torch.cat((mix.target[:, None], mix.sources), dim=1).to(torch.float64)

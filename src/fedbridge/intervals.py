@@ -1,0 +1,162 @@
+"""How sure one can be of a measure: confidence intervals, and what they mean in words.
+
+Test sets of hospitals are small. The intervals of shares and of areas are score intervals, which
+have a width even when every answer is right: 16 right answers of 16 are no proof of 100%, and a
+bootstrap would say that they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fedbridge.metrics import wilson_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+DRAWS = 1000
+AT_A_TIME = 2_000_000
+"""Numbers that the bootstrap holds in memory at once."""
+THIN, FAIR = 10.0, 3.0
+"""Half-widths of an interval, in points, from which on it says little, or something."""
+Z = 1.96
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measure with its 95% confidence interval, and the number of rows behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's width."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How much a test set can say, and that in a sentence for a reader."""
+
+    level: Literal["little", "fair", "solid"]
+    sentence: str
+
+
+def share(part: int, count: int) -> Estimate | None:
+    """A share in percent with Wilson's interval; None of nothing."""
+    if count == 0:
+        return None
+    percent = 100 * part / count
+    low, high = wilson_interval(percent, count)
+    return Estimate(percent, min(low, percent), max(high, percent), count)
+
+
+def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
+    r"""An area under the ROC curve with Newcombe's score interval.
+
+    Its ends are the areas :math:`\theta` with :math:`(\hat\theta - \theta)^2 = z^2 V(\theta)`,
+    where V is the variance of Hanley and McNeil with both group sizes at their mean in its shape:
+
+    .. math:: V = \frac{\theta (1 - \theta)}{mn}
+        \left(1 + \left(\tfrac{m + n}{2} - 1\right)
+        \left(\frac{1 - \theta}{2 - \theta} + \frac{\theta}{1 + \theta}\right)\right)
+
+    Unlike a bootstrap it has a width when positives and negatives are separated perfectly.
+    """
+
+    def beyond(area: float) -> bool:
+        """Whether an area is too far from the one seen to be believed."""
+        shape = (1 - area) / (2 - area) + area / (1 + area)
+        spread = 1 + ((positives + negatives) / 2 - 1) * shape
+        variance = area * (1 - area) / (positives * negatives) * spread
+        return (auc - area) ** 2 > Z * Z * variance
+
+    low, high = _boundary(auc, 0.0, beyond), _boundary(auc, 1.0, beyond)
+    return Estimate(auc, low, high, positives + negatives)
+
+
+def _boundary(inside: float, outside: float, beyond: Callable[[float], bool]) -> float:
+    """Where, between two points, a condition begins to hold; by halving."""
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (inside, middle) if beyond(middle) else (middle, outside)
+    return inside
+
+
+def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
+    """The plain mean of independent shares; its interval combines theirs (the MOVER method).
+
+    The distances from the mean to its two ends are the root sums of squares of the shares' own
+    distances, over their number. Like theirs, it has a width when all are 100%.
+    """
+    number = len(shares)
+    mean = fmean(part.value for part in shares)
+    below = math.hypot(*(part.value - part.low for part in shares)) / number
+    above = math.hypot(*(part.high - part.value for part in shares)) / number
+    rows = sum(part.count for part in shares)
+    return Estimate(mean, max(0.0, mean - below), min(100.0, mean + above), rows)
+
+
+def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 0) -> Estimate:
+    """A mean over rows with its percentile bootstrap interval."""
+    random = np.random.default_rng(seed)
+    rows = len(values)
+    chunk = max(1, AT_A_TIME // rows)
+    means = np.concatenate(
+        [
+            values[random.integers(rows, size=(min(chunk, draws - start), rows))].mean(1)
+            for start in range(0, draws, chunk)
+        ]
+    )
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(values.mean()), float(low), float(high), rows)
+
+
+def evidence(accuracy: Estimate) -> Evidence:
+    """What an accuracy on a test set of this size can say."""
+    width, rows = accuracy.half_width, f"{accuracy.count:,} rows"
+    between = f"{accuracy.low:.1f}% to {accuracy.high:.1f}%"
+    if width >= THIN:
+        return Evidence(
+            "little",
+            f"A test set of {rows} says little: the true accuracy may lie anywhere from {between}, "
+            f"and differences of less than {width:.0f} points between methods may well be chance.",
+        )
+    if width >= FAIR:
+        return Evidence(
+            "fair",
+            f"On a test set of {rows} the accuracy is known to about {width:.0f} points "
+            f"({between}); smaller differences between methods may be chance.",
+        )
+    return Evidence(
+        "solid",
+        f"On a test set of {rows} the accuracy is known to about {width:.1f} points ({between}).",
+    )
+
+
+def evidence_of_error(error: Estimate) -> Evidence:
+    """The same for the mean error of a regression, in parts of itself."""
+    part = error.half_width / error.value if error.value > 0 else 0.0
+    between = f"{error.low:.4g} to {error.high:.4g}"
+    percent = math.ceil(100 * part)
+    if error.count < 30 or percent >= 30:
+        return Evidence(
+            "little",
+            f"A test set of {error.count:,} rows says little: the true error may lie anywhere from "
+            f"{between}.",
+        )
+    return Evidence(
+        "fair" if percent >= 10 else "solid",
+        f"On a test set of {error.count:,} rows the error is known to about {percent}% of itself "
+        f"({between}).",
+    )

@@ -1,0 +1,207 @@
+"""Methods ranked over many settings, and which differences of ranks can be believed.
+
+Friedman's test asks whether the methods differ at all; Nemenyi's critical difference says by how
+much two mean ranks must differ before one method can be called better than the other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from fedbridge.errors import ShapeError
+from fedbridge.methods import is_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from fedbridge.comparison import Comparison
+
+ALPHA = 0.05
+ENOUGH_SETTINGS = 5
+"""From so many settings on, a setting is a block; with fewer, every seed of a setting is one."""
+OF_SEEDS = (
+    "Runs of one setting with several seeds share its test rows: the order is that of these "
+    "settings, and others may have another."
+)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A method with its mean rank; 1 is the best, ties share the mean of their places."""
+
+    method: str
+    rank: float
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Methods from the best mean rank to the worst.
+
+    Attributes:
+        entries: the methods.
+        blocks: over how many blocks ranks were averaged.
+        of: what a block is: a ``setting`` (mean over seeds), or a ``setting and seed``.
+        statistic: of Friedman's test, corrected for ties.
+        p_value: chance of such a statistic if all methods were equally good.
+        critical_difference: of two mean ranks, by Nemenyi, at ``alpha``.
+        groups: largest sets of methods, as indices of first and last entry, that lie closer
+            together than the critical difference.
+        alpha: chance of seeing a difference where there is none.
+        left_out: methods that do not apply in every setting and so cannot be ranked.
+    """
+
+    entries: tuple[Ranked, ...]
+    blocks: int
+    of: Literal["setting", "setting and seed"]
+    statistic: float
+    p_value: float
+    critical_difference: float
+    groups: tuple[tuple[int, int], ...]
+    alpha: float = ALPHA
+    left_out: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """The ranking in words."""
+        over = f"Over {self.blocks} {'settings' if self.of == 'setting' else 'runs'} the methods"
+        test = f"Friedman test, p = {self.p_value:.2g}"
+        if self.p_value > self.alpha:
+            found = f"{over} cannot be told apart ({test}): more settings or seeds are needed."
+        else:
+            found = (
+                f"{over} differ ({test}); two of them do if their mean ranks are more than "
+                f"{self.critical_difference:.2f} apart (Nemenyi, {self.alpha:.0%})."
+            )
+        return found if self.of == "setting" else f"{found} {OF_SEEDS}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file or a page."""
+        return {**asdict(self), "sentence": self.sentence()}
+
+
+def rank_methods(
+    methods: Sequence[str],
+    scores: Sequence[Sequence[float]],
+    *,
+    of: Literal["setting", "setting and seed"] = "setting",
+    alpha: float = ALPHA,
+    left_out: Sequence[str] = (),
+) -> Ranking:
+    """Rank methods by their scores, larger is better, one line of scores per block."""
+    table = np.array(scores, dtype=float)
+    if table.ndim != 2 or table.shape[1] != len(methods) or min(table.shape) < 2:
+        raise ShapeError(
+            f"Expected two or more blocks with a score for each of two or more methods, but got "
+            f"{table.shape} for {len(methods)} methods."
+        )
+    places = np.stack([tied_ranks(-line) for line in table])
+    means = places.mean(0)
+    order = np.argsort(means, kind="stable").tolist()
+    entries = tuple(Ranked(methods[k], float(means[k])) for k in order)
+    statistic, p_value = friedman(places)
+    difference = critical_difference(len(methods), len(table), alpha)
+    return Ranking(
+        entries,
+        len(table),
+        of,
+        statistic,
+        p_value,
+        difference,
+        groups([entry.rank for entry in entries], difference),
+        alpha,
+        tuple(left_out),
+    )
+
+
+def rank_comparison(comparison: Comparison, alpha: float = ALPHA) -> Ranking | None:
+    """The ranking of a comparison, finished or not; None when there is too little to rank.
+
+    Bounds do not compete. A method that does not apply somewhere is left out; a block in which a
+    method has no score yet does not count.
+    """
+    contenders = [method for method in comparison.methods if not is_bound(method)]
+    unmet = {cell.method for cell in comparison.cells if cell.unmet}
+    ranked = [method for method in contenders if method not in unmet]
+    found = {(c.setting, c.seed, c.method): c.score for c in comparison.cells}
+    by_setting = len(comparison.settings) >= ENOUGH_SETTINGS
+    lines = []
+    for setting in comparison.settings:
+        seeds = [[found.get((setting, seed, m)) for m in ranked] for seed in comparison.seeds]
+        whole = [[s for s in line if s is not None] for line in seeds if None not in line]
+        if by_setting and whole:
+            lines.append([fmean(column) for column in zip(*whole, strict=True)])
+        elif not by_setting:
+            lines += whole
+    if len(ranked) < 2 or len(lines) < 2:
+        return None
+    return rank_methods(
+        ranked,
+        lines,
+        of="setting" if by_setting else "setting and seed",
+        alpha=alpha,
+        left_out=[method for method in contenders if method in unmet],
+    )
+
+
+def tied_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 1, the smallest first; equal values share the mean of their places."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    means: NDArray[np.float64] = last - (counts - 1) / 2
+    return means[group]
+
+
+def friedman(places: NDArray[np.float64]) -> tuple[float, float]:
+    """Friedman's statistic of ranks (blocks, methods), corrected for ties, and its p-value."""
+    blocks, methods = places.shape
+    spread = float(((places - (methods + 1) / 2) ** 2).sum())
+    if spread == 0:
+        return 0.0, 1.0
+    between = blocks * float(((places.mean(0) - (methods + 1) / 2) ** 2).sum())
+    statistic = blocks * (methods - 1) * between / spread
+    half = torch.tensor([(methods - 1) / 2, statistic / 2], dtype=torch.float64)
+    return statistic, float(torch.special.gammaincc(half[0], half[1]))
+
+
+def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
+    """Nemenyi: by how much two mean ranks of so many methods must differ to be believed."""
+    q = studentized_range(methods, alpha) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+
+def studentized_range(count: int, alpha: float) -> float:
+    r"""The range that ``count`` standard normal numbers exceed with chance ``alpha``.
+
+    Solves :math:`k \int \varphi(z) (\Phi(z) - \Phi(z - q))^{k-1} dz = 1 - \alpha` for q.
+    """
+    z = torch.linspace(-8.5, 8.5, 4001, dtype=torch.float64)
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+    def chance_below(q: float) -> float:
+        inside = (torch.special.ndtr(z) - torch.special.ndtr(z - q)) ** (count - 1)
+        return float(torch.trapezoid(count * density * inside, z))
+
+    low, high = 0.0, 17.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance_below(middle) < 1 - alpha else (low, middle)
+    return high
+
+
+def groups(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int], ...]:
+    """Largest runs (first, last) of two or more sorted ranks within the critical difference."""
+    runs = []
+    reached = -1
+    for first, rank in enumerate(ranks):
+        last = max(k for k, other in enumerate(ranks) if other - rank <= difference)
+        if last > reached and last > first:
+            runs.append((first, last))
+            reached = last
+    return tuple(runs)

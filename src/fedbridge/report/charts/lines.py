@@ -1,0 +1,244 @@
+"""Lines over rounds (or anything that goes on), with gaps where there is no value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.report.charts.chart import (
+    Chart,
+    Columns,
+    Spec,
+    axis_of,
+    drawing,
+    mark,
+    one_per_name,
+    short,
+)
+from fedbridge.report.charts.style import DASHES, REST, SHAPES, colour
+from fedbridge.report.numbers import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHOWN_POINTS = 30
+"""Lines of at most so many points show each of them; longer ones only under the pointer."""
+
+DRAWN, HOVERED = 4_000, 400
+"""At most so many points per chart in lines, and with a value to hover: pages open fast."""
+
+DESCRIBED = 8
+COLUMNS = {3: 13, 2: 22}
+"""Columns of a legend, and the longest name with which there are so many."""
+
+TIP = "datum.tip || datum.datum.tip"
+"""A point's own words; the area that answers for it has the point as its datum."""
+
+Point = tuple[float, float | None]
+Band = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart.
+
+    Attributes:
+        name: In the legend and under the pointer.
+        points: ``(x, y)`` in the order of x; None or NaN is a gap.
+        style: A name of the palette.
+        band: ``(low, high)`` around every point, such as a confidence interval; empty for none.
+    """
+
+    name: str
+    points: tuple[Point, ...]
+    style: str = "c0"
+    band: tuple[Band, ...] = ()
+
+    def present(self) -> list[tuple[float, float]]:
+        """The points that have a value."""
+        return [(x, y) for x, y in self.points if y is not None and math.isfinite(y)]
+
+    def every(self, stride: int) -> Series:
+        """The line with one in so many points."""
+        return Series(self.name, self.points[::stride], self.style, self.band[::stride])
+
+
+def line_chart(
+    key: str,
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    whole: bool = True,
+    note: str = "",
+) -> Chart | None:
+    """Lines; None when no series has a value, for an empty frame says nothing.
+
+    Args:
+        key: Unique on the page.
+        title: Above the chart.
+        series: The lines; pale ones lie at the bottom.
+        x_label: What is to the right.
+        y_label: What is upwards.
+        whole: Whether x counts something, such as rounds.
+        note: A sentence below.
+    """
+    there = [line for line in series if line.present()]
+    if not there:
+        return None
+    stride = math.ceil(sum(len(line.points) for line in there) / DRAWN)
+    if stride > 1:
+        note = f"{note} One in {stride} rounds is drawn.".strip()
+    lines = [line.every(stride) for line in there]
+    pale = sum(line.style == REST for line in lines)
+    if pale:
+        note = f"{note} In grey: {pale} more.".strip()
+    return Chart(
+        key,
+        title,
+        _spec(lines, x_label, y_label, whole=whole),
+        _data(lines, x_label),
+        told=f"{y_label} over {x_label}. {_told(there)}",
+        note=note,
+    )
+
+
+def _spec(lines: Sequence[Series], x_label: str, y_label: str, *, whole: bool) -> Spec:
+    named = [line for line in lines if line.style != REST]
+    names = [line.name for line in named]
+    legend = _legend(names)
+    look = {
+        "color": _by_name(names, [colour(line.style) for line in named], legend),
+        "strokeDash": _by_name(names, [DASHES[line.style] for line in named], legend),
+    }
+    shapes = {
+        "field": "style",
+        "type": "nominal",
+        "scale": one_per_name(list(SHAPES), SHAPES.values()),
+        "legend": None,
+    }
+    few = max(len(line.points) for line in lines) <= SHOWN_POINTS
+    whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
+    x = axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
+    y = axis_of("y", y_label)
+    hovered: Spec = {
+        "data": {"name": "points"},
+        "params": [{"name": "hover", "select": _nearest()}],
+        "mark": mark("point", filled=True, size=34, opacity=1),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": look["color"],
+            "shape": shapes,
+            "opacity": {
+                "condition": [
+                    {"param": "hover", "empty": False, "value": 1},
+                    {"test": "datum.alone", "value": 1},
+                ],
+                "value": 1 if few else 0,
+            },
+            "tooltip": {"value": {"expr": TIP}},
+        },
+    }
+    return drawing(
+        _band(x, y, look) if any(line.band for line in lines) else None,
+        _pale(x, y) if len(named) < len(lines) else None,
+        {
+            "mark": mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"),
+            "encoding": {"x": x, "y": y, **look},
+        },
+        hovered,
+    )
+
+
+def _legend(names: Sequence[str]) -> Spec | None:
+    """Short pieces of the lines with their dashes; nothing for one line, which the title names."""
+    if len(names) < 2:
+        return None
+    longest = max(map(len, names))
+    columns = next((count for count, most in COLUMNS.items() if longest <= most), 1)
+    return {
+        "title": None,
+        "columns": columns,
+        "labelLimit": 150 if columns > 1 else 300,
+        "symbolType": "stroke",
+        "symbolSize": 420,
+        "symbolOpacity": 1,
+    }
+
+
+def _by_name(names: Sequence[str], values: Sequence[Any], legend: Spec | None) -> Spec:
+    scale = one_per_name(names, values)
+    return {"field": "s", "type": "nominal", "scale": scale, "legend": legend}
+
+
+def _nearest() -> Spec:
+    return {"type": "point", "on": "pointerover", "clear": "pointerout", "nearest": True}
+
+
+def _band(x: Spec, y: Spec, look: Spec) -> Spec:
+    return {
+        "mark": mark("area", opacity=0.14),
+        "encoding": {
+            "x": x,
+            "y": {**y, "field": "low"},
+            "y2": {"field": "high"},
+            "color": look["color"],
+        },
+    }
+
+
+def _pale(x: Spec, y: Spec) -> Spec:
+    return {
+        "data": {"name": "pale"},
+        "mark": mark("line", strokeWidth=1, color=colour(REST)),
+        "encoding": {"x": x, "y": y, "detail": {"field": "s", "type": "nominal"}},
+    }
+
+
+def _data(lines: Sequence[Series], x_label: str) -> dict[str, Columns]:
+    """Named lines, pale lines, and the points that answer the pointer: those of named lines."""
+    every = math.ceil(sum(len(line.points) for line in lines if line.style != REST) / HOVERED)
+    banded = any(line.band for line in lines)
+    data = {
+        "values": _empty("s", "x", "y", *(("low", "high") if banded else ())),
+        "pale": _empty("s", "x", "y"),
+        "points": _empty("s", "x", "y", "style", "alone", "tip"),
+    }
+    for line in lines:
+        values = [short(y) for _, y in line.points]
+        drawn = data["pale" if line.style == REST else "values"]
+        for index, ((x, _), y) in enumerate(zip(line.points, values, strict=True)):
+            row = {"s": line.name, "x": short(x), "y": y}
+            if "low" in drawn:
+                low, high = (line.band[index] if line.band else None) or (None, None)
+                row |= {"low": short(low), "high": short(high)}
+            _add(drawn, row)
+            beside = [*values[max(0, index - 1) : index], *values[index + 1 : index + 2]]
+            alone = y is not None and all(value is None for value in beside)
+            tip = f"{line.name}, {x_label} {number(x, 4)}: {number(y, 4)}"
+            if y is not None and (alone or (line.style != REST and index % every == 0)):
+                _add(data["points"], {**row, "style": line.style, "alone": int(alone), "tip": tip})
+    return data
+
+
+def _empty(*names: str) -> Columns:
+    return {name: [] for name in names}
+
+
+def _add(columns: Columns, row: dict[str, Any]) -> None:
+    for name, values in columns.items():
+        values.append(row[name])
+
+
+def _told(series: Sequence[Series]) -> str:
+    parts = []
+    for line in series[:DESCRIBED]:
+        first, last = line.present()[0], line.present()[-1]
+        parts.append(
+            f"{line.name}: {number(first[1])} at {first[0]:g}, {number(last[1])} at {last[0]:g}."
+        )
+    more = len(series) - DESCRIBED
+    return " ".join([*parts, f"{more} more lines."] if more > 0 else parts)

@@ -1,0 +1,272 @@
+"""The map of who wins: over the sources' distance and the target's noise.
+
+The ground is theory: which of the rules has the smallest Delta error at a point, for one source
+and, where a rule has one, ``β = 1/2`` as in the paper's figure. On it lie the sources of a run, or
+the settings of a comparison coloured by the method that won there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from fedbridge.report.charts.chart import (
+    Chart,
+    Columns,
+    Spec,
+    axis_of,
+    drawing,
+    mark,
+    one_per_name,
+    short,
+    told_fields,
+)
+from fedbridge.report.charts.style import INK, PALETTE, REST, SHAPES, colour
+from fedbridge.report.numbers import number
+from fedbridge.theory import fedda_delta, fedgp_delta_approximation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STEPS, FINE = 40, 400
+BETA = 0.5
+DESCRIBED = 8
+AIR = 4.0
+"""The map reaches so many times farther than its points, on both sides."""
+
+GROUND_TITLE = "smallest Delta error"
+MARKS = {**SHAPES, INK: "diamond"}
+GROUND = {"source-only": "c5", "target-only": "c4", "fedda": "c3", "fedgp": "c2"}
+DISTANCE, NOISE = "squared distance d² of the sources", "noise σ² of the target"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something on the map.
+
+    Attributes:
+        name: A source, or a setting.
+        d2: Its squared distance from the target.
+        sigma2: The target's noise.
+        won: The method with the best result there; None for a place without a result.
+    """
+
+    name: str
+    d2: float
+    sigma2: float
+    won: str | None = None
+
+
+@dataclass(frozen=True)
+class Angles:
+    """What the ground needs to know for FedGP.
+
+    Attributes:
+        tau2: ``τ²``, the share of ``d²`` that is off the source's line; None where not measured.
+        entries: Entries of the model's vector.
+    """
+
+    tau2: float | None
+    entries: int
+
+
+def share_off_line(d2: float | None, tau2_d2: float | None) -> float | None:
+    """``τ²`` in [0, 1] from raw estimates; None where there is no distance to take a share of."""
+    if d2 is None or tau2_d2 is None or d2 <= 0:
+        return None
+    return min(1.0, max(0.0, tau2_d2 / d2))
+
+
+def delta_errors(d2: float, sigma2: float, angles: Angles) -> dict[str, float]:
+    """Predicted Delta error of the four rules of the paper's figure, with one source."""
+    errors = {
+        "source-only": d2,
+        "target-only": sigma2,
+        "fedda": fedda_delta(BETA, sigma2, d2),
+    }
+    if angles.tau2 is not None:
+        errors["fedgp"] = fedgp_delta_approximation(
+            BETA, sigma2, angles.tau2 * d2, m=angles.entries
+        )
+    return errors
+
+
+def win_map(
+    key: str, title: str, places: Sequence[Place], angles: Angles, *, mine: str, note: str = ""
+) -> Chart | None:
+    """The map with its places; None when none of them has both measures.
+
+    Args:
+        key: Unique on the page.
+        title: Above the chart.
+        places: Sources or settings; without a positive distance and noise they cannot be shown.
+        angles: For FedGP's part of the ground.
+        mine: What the places are called: ``you are here``.
+        note: A sentence below.
+    """
+    shown = [place for place in places if place.d2 > 0 and place.sigma2 > 0]
+    if not shown:
+        return None
+    x_edges = _edges([place.d2 for place in shown])
+    y_edges = _edges([place.sigma2 for place in shown])
+    ground = _ground(x_edges, y_edges, angles)
+    rules = [name for name in GROUND if name in ground["rule"]]
+    data: dict[str, Columns] = {
+        "values": ground,
+        "places": {
+            "name": [place.name for place in shown],
+            "d2": [short(place.d2) for place in shown],
+            "sigma2": [short(place.sigma2) for place in shown],
+            "won": [place.won or mine for place in shown],
+            "predicted": [_winner(place.d2, place.sigma2, angles) for place in shown],
+        },
+    }
+    spec = drawing(
+        _ground_layer(x_edges, y_edges, rules),
+        _places_layer(shown, mine),
+        _names_layer() if len(shown) <= len(PALETTE) else None,
+        height=300,
+        resolve={"scale": {"color": "independent", "shape": "independent"}},
+    )
+    told = "; ".join(
+        f"{place.name} at distance {number(place.d2)} and noise {number(place.sigma2)}, "
+        f"smallest Delta error {predicted}"
+        + ("" if place.won is None else f", best result {place.won}")
+        for place, predicted in zip(shown[:DESCRIBED], data["places"]["predicted"], strict=False)
+    )
+    more = len(shown) - DESCRIBED
+    told += f"; {more} more" if more > 0 else ""
+    hidden = len(places) - len(shown)
+    if hidden:
+        note = f"{note} {hidden} with an estimate of zero or below cannot be shown.".strip()
+    return Chart(key, title, spec, data, told=f"{told}.", note=note)
+
+
+def _winner(d2: float, sigma2: float, angles: Angles) -> str:
+    """The rule with the smallest Delta error."""
+    errors = delta_errors(d2, sigma2, angles)
+    return min(errors, key=errors.__getitem__)
+
+
+def _edges(values: Sequence[float]) -> list[float]:
+    return _spaced(min(values) / AIR, max(values) * AIR, STEPS)
+
+
+def _ground(x_edges: Sequence[float], y_edges: Sequence[float], angles: Angles) -> Columns:
+    """The part of the map where each rule wins, as the lowest and highest noise at a distance.
+
+    All Delta errors are proportional to (d², σ²), so that the winner depends on σ²/d² alone: every
+    rule has a wedge between two straight lines.
+    """
+    bottom, top = y_edges[0], y_edges[-1]
+    columns: Columns = {name: [] for name in ("rule", "x", "y", "y2")}
+    for rule, low, high in _wedges(bottom / x_edges[-1], top / x_edges[0], angles):
+        for x in x_edges:
+            columns["rule"].append(rule)
+            columns["x"].append(short(x))
+            columns["y"].append(short(min(top, max(bottom, low * x))))
+            columns["y2"].append(short(min(top, max(bottom, high * x))))
+    return columns
+
+
+def _wedges(least: float, most: float, angles: Angles) -> list[tuple[str, float, float]]:
+    """Who wins from which ``σ²/d²`` to which."""
+    ratios = _spaced(least, most, FINE)
+    winners = [_winner(1.0, ratio, angles) for ratio in ratios]
+    wedges: list[tuple[str, float, float]] = []
+    for rule, run in groupby(zip(winners, ratios, strict=True), key=itemgetter(0)):
+        reach = [ratio for _, ratio in run]
+        wedges.append((rule, wedges[-1][2] if wedges else least, reach[-1]))
+    return wedges
+
+
+def _spaced(low: float, high: float, count: int) -> list[float]:
+    """Values from low to high in equal ratios."""
+    step = math.log(high / low) / count
+    return [low * math.exp(step * k) for k in range(count + 1)]
+
+
+def _axes(x_edges: Sequence[float], y_edges: Sequence[float]) -> tuple[Spec, Spec]:
+    axis = {"format": "~g", "grid": False, "tickCount": 5}
+
+    def logarithmic(edges: Sequence[float]) -> Spec:
+        return {"type": "log", "domain": [short(edges[0]), short(edges[-1])], "nice": False}
+
+    x = axis_of("x", DISTANCE, axis=axis, scale=logarithmic(x_edges))
+    return x, axis_of("y", NOISE, axis=axis, scale=logarithmic(y_edges))
+
+
+def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]) -> Spec:
+    x, y = _axes(x_edges, y_edges)
+    return {
+        "mark": mark("area", opacity=0.28, line=False),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "y2": {"field": "y2"},
+            "color": {
+                "field": "rule",
+                "type": "nominal",
+                "scale": one_per_name(rules, [colour(GROUND[rule]) for rule in rules]),
+                "legend": {"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
+            },
+            "tooltip": told_fields(("rule", "smallest Delta error")),
+        },
+    }
+
+
+def _places_layer(places: Sequence[Place], mine: str) -> Spec:
+    looks = _looks(list(dict.fromkeys(place.won or mine for place in places)), mine)
+    title = None if mine in looks else "best test result"
+    legend = {"title": title, "orient": "top"}
+
+    def by_winner(values: Sequence[str]) -> Spec:
+        scale = one_per_name(list(looks), values)
+        return {"field": "won", "type": "nominal", "scale": scale, "legend": legend}
+
+    return {
+        "data": {"name": "places"},
+        "mark": mark(
+            "point", filled=True, size=130, opacity=1, stroke=colour("card"), strokeWidth=1.5
+        ),
+        "encoding": {
+            "x": {"field": "d2", "type": "quantitative"},
+            "y": {"field": "sigma2", "type": "quantitative"},
+            "color": by_winner([colour(style) for style in looks.values()]),
+            "shape": by_winner([MARKS[style] for style in looks.values()]),
+            "tooltip": told_fields(
+                ("name", "here"),
+                ("d2", "d²"),
+                ("sigma2", "σ²"),
+                ("predicted", "smallest Delta error"),
+                *((("won", "best result"),) if title else ()),
+            ),
+        },
+    }
+
+
+def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
+    """Styles of the marks: a rule that is on the ground has the ground's colour."""
+    free = iter([style for style in PALETTE if style not in GROUND.values()])
+    looks = {}
+    for winner in winners:
+        if winner == mine:
+            looks[winner] = INK
+        else:
+            looks[winner] = GROUND.get(winner) or next(free, REST)
+    return looks
+
+
+def _names_layer() -> Spec:
+    return {
+        "data": {"name": "places"},
+        "mark": mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
+        "encoding": {
+            "x": {"field": "d2", "type": "quantitative"},
+            "y": {"field": "sigma2", "type": "quantitative"},
+            "text": {"field": "name", "type": "nominal"},
+        },
+    }

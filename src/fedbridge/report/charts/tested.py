@@ -1,0 +1,230 @@
+"""Charts of what a test set shows: confusion, ROC, calibration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedbridge.report.charts.chart import (
+    Chart,
+    Columns,
+    Spec,
+    axis_of,
+    drawing,
+    mark,
+    short,
+    told_fields,
+)
+from fedbridge.report.charts.style import colour
+from fedbridge.report.numbers import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.diagnostics import Calibration, OperatingPoint, Roc
+
+WRITTEN = 12
+"""Matrices of at most so many classes have their counts written in."""
+
+LABELLED = 40
+"""Matrices of more classes have no names at their axes; nobody could read them."""
+
+ONE_LINE = 40
+"""Letters that class names may have together to stand below the matrix side by side."""
+
+SQUARE = 280
+UNIT = {"domain": [0, 1], "nice": False}
+
+
+def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
+    """How rows of every true class were named; darker is a larger share of the true class."""
+    totals = [sum(line) for line in confusion]
+    pairs = [(true, named) for true in range(len(names)) for named in range(len(names))]
+    shares = [
+        confusion[true][named] / totals[true] if totals[true] else 0.0 for true, named in pairs
+    ]
+    data: dict[str, Columns] = {
+        "values": {
+            "true": [names[true] for true, _ in pairs],
+            "named": [names[named] for _, named in pairs],
+            "count": [confusion[true][named] for true, named in pairs],
+            "share": [short(share) for share in shares],
+            "percent": [short(100 * share) for share in shares],
+            "right": [int(true == named) for true, named in pairs],
+        }
+    }
+    x = _class_axis("named", "predicted class", names)
+    y = _class_axis("true", "true class", names)
+    told = told_fields(
+        ("true", "true"),
+        ("named", "predicted"),
+        ("count", "rows"),
+        ("percent", "% of the true class"),
+    )
+    shade: Spec = {
+        "mark": mark("rect", stroke=colour("card"), strokeWidth=1 if len(names) <= LABELLED else 0),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "opacity": {
+                "field": "share",
+                "type": "quantitative",
+                "scale": {"domain": [0, 1], "range": [0.06, 1]},
+                "legend": None,
+            },
+            "color": {
+                "condition": {"test": "datum.right", "value": colour("c0")},
+                "value": colour("c1"),
+            },
+            "tooltip": told,
+        },
+    }
+    counts: Spec = {
+        "mark": mark("text", tooltip=None),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "text": {"field": "count", "type": "quantitative"},
+            "color": {
+                "condition": {"test": "datum.share > 0.55", "value": colour("card")},
+                "value": colour("ink"),
+            },
+            "tooltip": told,
+        },
+    }
+    right = sum(confusion[k][k] for k in range(len(names)))
+    return Chart(
+        "confusion",
+        "Confusion matrix",
+        drawing(shade, counts if len(names) <= WRITTEN else None, height=SQUARE),
+        data,
+        told=f"{right} of {sum(totals)} test rows were named rightly; the table of classes has "
+        f"the shares of every class.",
+        note="A line per true class; the stronger the colour, the larger the share of that class. "
+        "Blue is right, orange is wrong.",
+    )
+
+
+def _class_axis(field: str, title: str, names: Sequence[str]) -> Spec:
+    axis: Spec = {"labelLimit": 90, "domain": False, "grid": False}
+    if sum(map(len, names)) <= ONE_LINE:
+        axis["labelAngle"] = 0
+    if len(names) > LABELLED:
+        axis["labels"] = False
+    return {"field": field, "type": "nominal", "title": title, "sort": list(names), "axis": axis}
+
+
+def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> Chart:
+    """The ROC curve; the point at the chosen threshold moves with the page's slider."""
+    data: dict[str, Columns] = {
+        "values": {
+            "alarms": [short(value) for value in roc.false_positive_rate],
+            "hits": [short(value) for value in roc.sensitivity],
+            "order": list(range(len(roc.sensitivity))),
+            "threshold": [short(value) for value in roc.thresholds],
+        },
+        "chance": {"alarms": [0, 1], "hits": [0, 1]},
+        "points": {
+            "index": list(range(len(points))),
+            "alarms": [short(1 - p.specificity.value / 100) for p in points if p.specificity],
+            "hits": [short(p.sensitivity.value / 100) for p in points if p.sensitivity],
+        },
+    }
+    x = axis_of("alarms", "false alarms (1 − specificity)", scale=UNIT)
+    y = axis_of("hits", "found (sensitivity)", scale=UNIT)
+    line: Spec = {
+        "mark": mark("line", interpolate="linear", strokeWidth=2, color=colour("c0")),
+        "encoding": {"x": x, "y": y, "order": {"field": "order", "type": "quantitative"}},
+    }
+    corners: Spec = {
+        "mark": mark("point", filled=True, size=60, opacity=0, color=colour("c0")),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "tooltip": told_fields(
+                ("hits", "sensitivity"), ("alarms", "1 − specificity"), ("threshold", "threshold")
+            ),
+        },
+    }
+    chosen: Spec = {
+        "data": {"name": "points"},
+        "transform": [{"filter": "datum.index === threshold"}],
+        "mark": mark("point", filled=True, size=140, shape="diamond", opacity=1),
+        "encoding": {"x": x, "y": y, "color": {"value": colour("c1")}},
+    }
+    return Chart(
+        "roc",
+        "ROC curve",
+        drawing(
+            _diagonal(x, y),
+            line,
+            corners,
+            chosen,
+            height=SQUARE,
+            params=[{"name": "threshold", "value": len(points) // 2}],
+        ),
+        data,
+        told=f"Sensitivity over false alarms; the area under the curve is {number(roc.auc)}.",
+        note=f"Area under the curve {number(roc.auc)}; the dashed line is chance, the diamond the "
+        f"threshold chosen below.",
+    )
+
+
+def calibration_chart(calibration: Calibration, positive: str) -> Chart:
+    """Predicted against observed shares, with intervals; on the diagonal they are honest."""
+    bins = calibration.bins
+    data: dict[str, Columns] = {
+        "values": {
+            "predicted": [short(b.predicted) for b in bins],
+            "observed": [short(b.observed.value) for b in bins],
+            "low": [short(b.observed.low) for b in bins],
+            "high": [short(b.observed.high) for b in bins],
+            "count": [b.count for b in bins],
+        },
+        "chance": {"predicted": [0, 100], "observed": [0, 100]},
+    }
+    whole = {"domain": [0, 100], "nice": False}
+    of = f"probability of {positive}" if calibration.of == "positive" else "confidence"
+    x = axis_of("predicted", f"predicted {of} in %", scale=whole)
+    y = axis_of("observed", "how often it was so in %", scale=whole)
+    interval: Spec = {
+        "mark": mark("rule", strokeWidth=2, opacity=0.5, color=colour("c0")),
+        "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+    }
+    dots: Spec = {
+        "mark": mark("point", filled=True, opacity=1, color=colour("c0")),
+        "encoding": {
+            "x": x,
+            "y": y,
+            "size": {
+                "field": "count",
+                "type": "quantitative",
+                "scale": {"range": [30, 220]},
+                "legend": None,
+            },
+            "tooltip": told_fields(
+                ("predicted", "predicted, %"),
+                ("observed", "observed, %"),
+                ("low", "from"),
+                ("high", "to"),
+                ("count", "rows"),
+            ),
+        },
+    }
+    error = number(calibration.expected_error)
+    return Chart(
+        "calibration",
+        "Calibration",
+        drawing(_diagonal(x, y), interval, dots, height=SQUARE),
+        data,
+        told=f"Observed share over predicted {of}; expected calibration error {error} points.",
+        note=f"On the dashed line probabilities mean what they say. Expected calibration error "
+        f"{error} points; bars are 95 % confidence intervals, larger dots stand for more rows.",
+    )
+
+
+def _diagonal(x: Spec, y: Spec) -> Spec:
+    return {
+        "data": {"name": "chance"},
+        "mark": mark("line", strokeDash=[4, 4], strokeWidth=1, color=colour("soft")),
+        "encoding": {"x": x, "y": y},
+    }

@@ -1,0 +1,168 @@
+"""Ranks and critical differences against SciPy and a published example."""
+
+import json
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedbridge.comparison import CellResult, Comparison
+from fedbridge.errors import ShapeError
+from fedbridge.ranking import (
+    critical_difference,
+    groups,
+    rank_comparison,
+    rank_methods,
+    studentized_range,
+    tied_ranks,
+)
+
+EXAMPLE = """
+4 3 2 1 | 1 2 3 4 | 4 1 2 3 | 4 1 3 2 | 4 2 3 1 | 1 2.5 4 2.5 | 3 2 4 1 | 2.5 2.5 4 1 | 4 3 2 1
+2.5 2.5 2.5 2.5 | 4 2.5 1 2.5 | 3 2 4 1 | 4 1 2 3 | 3 1 4 2
+"""
+"""Ranks of four variants of C4.5 on 14 data sets (Demsar, JMLR 2006, table 6)."""
+
+
+def example():
+    lines = EXAMPLE.strip().replace("\n", " | ").split("|")
+    return [[-float(word) for word in line.split()] for line in lines]
+
+
+def comparison_of(scores, unmet=()):
+    """A comparison with the scores {(setting, method, seed): score}; None is not finished."""
+    cells = [
+        CellResult(
+            setting,
+            method,
+            seed,
+            summary=None if score is None else {"accuracy": score, "score": None},
+            error="does not apply" if (setting, method) in unmet else None,
+            unmet=(setting, method) in unmet,
+        )
+        for (setting, method, seed), score in scores.items()
+    ]
+    settings, methods, seeds = (tuple(dict.fromkeys(key[k] for key in scores)) for k in range(3))
+    return Comparison(settings, methods, seeds, 10, tuple(cells), "note")
+
+
+def grid(settings, methods, seeds, score):
+    return {
+        (f"s{s}", m, seed): score(s, m, seed)
+        for s in range(settings)
+        for m in methods
+        for seed in range(seeds)
+    }
+
+
+class TestPublishedExample:
+    """Mean ranks 3.143, 2.000, 2.893, 1.964; chi2 = 9.28 without ties; CD = 1.25."""
+
+    def test_mean_ranks(self):
+        found = rank_methods(["c45", "m", "cf", "m+cf"], example())
+        assert {entry.method: round(entry.rank, 3) for entry in found.entries} == {
+            "m+cf": 1.964,
+            "m": 2.0,
+            "cf": 2.893,
+            "c45": 3.143,
+        }
+        assert [entry.method for entry in found.entries] == ["m+cf", "m", "cf", "c45"]
+
+    def test_friedman_statistic_but_for_the_correction_of_ties(self):
+        tied = 3 * (2**3 - 2) + (4**3 - 4)
+        correction = 1 - tied / (14 * (4**3 - 4))
+        found = rank_methods("abcd", example())
+        assert found.statistic * correction == pytest.approx(9.28, abs=0.01)
+
+    def test_critical_difference(self):
+        found = rank_methods("abcd", example())
+        assert found.critical_difference == pytest.approx(1.25, abs=0.005)
+        assert found.groups == ((0, 3),)
+
+
+@given(st.integers(0, 10**6), st.integers(3, 6), st.integers(2, 12))
+def test_friedman_test_and_ranks_agree_with_scipy(seed, methods, blocks):
+    scores = np.random.default_rng(seed).integers(0, 4, (blocks, methods)).astype(float)
+    found = rank_methods([str(k) for k in range(methods)], scores)
+    for line in scores:
+        assert tied_ranks(line).tolist() == stats.rankdata(line).tolist()
+    if np.ptp(scores, axis=1).any():
+        statistic, p_value = stats.friedmanchisquare(*scores.T)
+        assert found.statistic == pytest.approx(statistic, abs=1e-9)
+        assert found.p_value == pytest.approx(p_value)
+    else:
+        assert (found.statistic, found.p_value) == (0.0, 1.0)
+    assert sum(entry.rank for entry in found.entries) == pytest.approx(methods * (methods + 1) / 2)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 40])
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+def test_the_studentized_range_is_that_of_scipy(count, alpha):
+    expected = stats.studentized_range.ppf(1 - alpha, count, 1e6)
+    assert studentized_range(count, alpha) == pytest.approx(expected, rel=1e-4)
+
+
+def test_two_methods_have_the_critical_difference_of_a_sign_test():
+    assert critical_difference(2, 9) == pytest.approx(1.96 * sqrt(2 * 3 / (6 * 9)), rel=1e-4)
+
+
+def test_groups_are_the_longest_runs_within_the_difference():
+    assert groups([1.0, 1.5, 2.4, 4.0], 1.0) == ((0, 1), (1, 2))
+    assert groups([1.0, 3.0, 5.0], 1.0) == ()
+    assert groups([1.0, 1.1, 1.2], 1.0) == ((0, 2),)
+
+
+def test_too_few_blocks_or_methods_are_refused():
+    for methods, scores in (("ab", [[1, 2]]), ("a", [[1], [2]]), ("ab", [[1], [2]])):
+        with pytest.raises(ShapeError, match="two or more"):
+            rank_methods(methods, scores)
+
+
+class TestComparison:
+    def test_few_settings_are_ranked_by_setting_and_seed(self):
+        scores = grid(2, ["a", "b"], 3, lambda s, m, seed: 50.0 + (m == "b"))
+        found = rank_comparison(comparison_of(scores))
+        assert (found.blocks, found.of) == (6, "setting and seed")
+        assert [(entry.method, entry.rank) for entry in found.entries] == [("b", 1.0), ("a", 2.0)]
+        assert "share its test rows" in found.sentence()
+
+    def test_many_settings_are_ranked_by_the_mean_over_seeds(self):
+        def score(s, m, seed):
+            return {"a": [10.0, 90.0], "b": [40.0, 40.0]}[m][seed]
+
+        found = rank_comparison(comparison_of(grid(6, ["a", "b"], 2, score)))
+        assert (found.blocks, found.of) == (6, "setting")
+        assert found.entries[0].method == "a"
+        assert "share its test rows" not in found.sentence()
+
+    def test_bounds_do_not_compete(self):
+        scores = grid(3, ["oracle", "fedavg", "fedda"], 1, lambda s, m, seed: float(len(m)))
+        found = rank_comparison(comparison_of(scores))
+        assert {entry.method for entry in found.entries} == {"fedavg", "fedda"}
+
+    def test_blocks_that_are_not_finished_do_not_count(self):
+        scores = grid(3, ["a", "b"], 1, lambda s, m, seed: 1.0 + (m == "b"))
+        scores["s0", "a", 0] = None
+        assert rank_comparison(comparison_of(scores)).blocks == 2
+
+    def test_a_method_that_does_not_apply_somewhere_is_left_out_and_named(self):
+        scores = grid(3, ["a", "b", "c"], 1, lambda s, m, seed: float(ord(m)))
+        scores["s1", "c", 0] = None
+        found = rank_comparison(comparison_of(scores, unmet={("s1", "c")}))
+        assert found.left_out == ("c",)
+        assert found.blocks == 3
+
+    def test_one_block_is_too_little_to_rank(self):
+        assert rank_comparison(comparison_of(grid(1, ["a", "b"], 1, lambda *_: 1.0))) is None
+
+    def test_equal_methods_cannot_be_told_apart_and_it_is_said(self):
+        found = rank_comparison(comparison_of(grid(6, ["a", "b"], 1, lambda *_: 1.0)))
+        assert "cannot be told apart" in found.sentence()
+        assert json.loads(json.dumps(found.to_json()))["sentence"] == found.sentence()
+
+    def test_methods_that_differ_are_said_to(self):
+        scores = grid(12, ["a", "b", "c"], 1, lambda s, m, seed: float(ord(m)))
+        assert "the methods differ" in rank_comparison(comparison_of(scores)).sentence()
