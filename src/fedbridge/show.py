@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
 
+NOT_MEASURED = "not measured"
+"""The target was not there, or keeps its measures to itself."""
+
 
 def results() -> Console:
     """Where results go; nothing in them is taken for markup, since names come from data."""
@@ -90,7 +93,12 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is worth saying of a run, with how sure one can be of it."""
     if summary["accuracy"] is None:
-        lines = [("score (negative test loss)", f"{summary['score']:.4f}")]
+        score = summary["score"]
+        lines = [
+            ("the target's test rows", NOT_MEASURED)
+            if score is None
+            else ("score (negative test loss)", f"{score:.4f}")
+        ]
     else:
         low, high = summary["accuracy_interval"]
         scored = min(SCORED_ROUNDS, summary["rounds"])
@@ -98,8 +106,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         over = f"mean of the last {scored} rounds" if scored > 1 else "one round"
         lines = [
             (f"accuracy ({over})", f"{summary['accuracy']:.1f}%, {sure}"),
-            ("accuracy after the last round", f"{summary['accuracy_last']:.1f}%"),
-            ("balanced accuracy", f"{summary['balanced_accuracy']:.1f}%"),
+            ("accuracy after the last round", _percent(summary["accuracy_last"])),
+            ("balanced accuracy", _percent(summary["balanced_accuracy"])),
         ]
     if summary["auc"] is not None:
         lines.append(("area under the ROC curve", f"{summary['auc']:.3f}"))
@@ -137,10 +145,14 @@ def name_table(entries: Sequence[tuple[str, str]]) -> Table:
 def _round_text(line: Mapping[str, Any]) -> str:
     parts = [f"round {line['round']}"]
     if line["accuracy"] is not None:
-        parts.append(f"accuracy {line['accuracy']:.1f}%")
+        parts.append(f"accuracy {_percent(line['accuracy'])}")
     else:
-        parts.append(f"loss {line['loss']:.4f}")
+        parts.append(NOT_MEASURED if line["loss"] is None else f"loss {line['loss']:.4f}")
     betas = [beta for beta in line["beta"] or [] if beta is not None]
     if betas:
         parts.append(f"mean beta {sum(betas) / len(betas):.2f}")
     return ", ".join(parts)
+
+
+def _percent(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.1f}%"

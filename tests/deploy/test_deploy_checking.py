@@ -45,6 +45,10 @@ class Known:
         return self.nodes_of_link
 
 
+def add_settings(site, lines):
+    site.settings_file.write_text(f"{site.settings_file.read_text()}\n{lines}\n")
+
+
 @pytest.fixture
 def ready(made):
     """Every site has data, has described them, and is online."""
@@ -87,6 +91,32 @@ class TestAtASite:
         give_data(made)
         check(made.site("A").folder, counts=False)
         assert json.loads(made.site("A").description.read_text())["rows"] is None
+
+    def test_privacy_is_off_unless_the_site_says_otherwise(self, made):
+        assert "as they are" in said(made.site("A").folder, "privacy", "ok")
+
+    def test_privacy_is_told_with_its_price(self, made):
+        add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 3.0\ndp-budget = 20")
+        text = said(made.site("A").folder, "privacy", "ok")
+        assert text == "clip 0.5, noise 3: epsilon 11.4 in 10 rounds; it stops at 20"
+
+    def test_clipping_without_noise_is_a_note(self, made):
+        add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 0")
+        assert "protects nothing" in said(made.site("A").folder, "privacy", "note")
+
+    @pytest.mark.parametrize(
+        ("lines", "message"),
+        [
+            ("dp_clip = 1.0\ndp_noise = 1.0", "Did you mean 'dp-clip'"),
+            ("dp-clip = 1.0\ndp-nosie = 1.0", "Did you mean 'dp-noise'"),
+            ("dp-clip = 1.0", "`dp-noise` is missing"),
+            ('dp-clip = 1.0\ndp-noise = "much"', "`dp-noise`"),
+        ],
+    )
+    def test_a_slip_in_the_privacy_settings_never_turns_them_off(self, made, lines, message):
+        add_settings(made.site("A"), lines)
+        with pytest.raises(DeploymentError, match=message):
+            check(made.site("A").folder)
 
     def test_rare_categories_are_a_note(self, made):
         give_data(made, A=patients("A", sex=["f"] * 39 + ["m"]))

@@ -25,5 +25,5 @@ def main(grid: Grid, context: Context) -> None:
         batch_size_target=int(run["batch-size-target"]),
     )
     strategy.start(grid, num_rounds=int(run["rounds"]))
-    if strategy.result is not None:
+    if strategy.result is not None and strategy.result.accuracy is not None:
         print(f"accuracy at {strategy.target}: {strategy.result.accuracy:.1f}%")

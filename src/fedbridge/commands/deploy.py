@@ -111,9 +111,11 @@ def init_command(args: Namespace) -> int:
     from fedbridge.deploy.app_files import run_config
     from fedbridge.deploy.folders import Deployment
     from fedbridge.deploy.writing import write_deployment
+    from fedbridge.engines.flower.model_names import check_built_in
     from fedbridge.engines.flower.server import strategy_of
 
     plan, folder = _plan(args), args.out.absolute()
+    check_built_in(plan.model)
     strategy_of({name: value for name, value in run_config(plan).items() if value != ""})
     written = write_deployment(plan, folder, args.days)
     runbook = Deployment(folder).runbook
@@ -180,11 +182,17 @@ def _plan(args: Namespace) -> Plan:
     from fedbridge.data.summary import Reading, column_names
     from fedbridge.deploy.plan import Plan
     from fedbridge.errors import UnknownOptionError, nearest
-    from fedbridge.settings import NAMES, Settings
+    from fedbridge.settings import NAMES, NETWORK, PRIVACY, Settings
 
     args.workers = None
     of_run, others = sort_options(args, (args.method,))
     for option in others:
+        if option in (*NETWORK, *PRIVACY):
+            where = "site.toml of each site" if option in PRIVACY else "app/pyproject.toml"
+            raise UnknownOptionError(
+                f"Expected options of the run, the method or the target's data, but got "
+                f"{option!r}: write it into {where} that this command makes."
+            )
         if option not in OF_DATA:
             raise UnknownOptionError(
                 f"Expected options of the run, the method or the target's data, but there is no "

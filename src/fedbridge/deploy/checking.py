@@ -18,6 +18,7 @@ from fedbridge.engines.flower.certificate_check import check_authority, check_ce
 from fedbridge.engines.flower.certificates import read_certificate
 from fedbridge.engines.flower.control import Control
 from fedbridge.engines.flower.keys import check_node_key, check_private_key, read_public_key
+from fedbridge.engines.flower.privacy import epsilon
 from fedbridge.errors import DataError, FedbridgeError
 from fedbridge.files import write_atomically
 
@@ -54,6 +55,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
+    yield from looked_at("privacy", lambda: _protected(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
     yield from looked_at("link", lambda: _reached(settings.link, site.ca))
 
@@ -73,6 +75,20 @@ def _valid_until(last: datetime, whose: str) -> Finding:
 def _key_pair(site: SiteFolder) -> str:
     check_node_key(site.key)
     return "private, and fits the public one"
+
+
+def _protected(settings: SiteSettings) -> list[Finding]:
+    """Whether this site's updates are protected, and what ten rounds would cost it."""
+    privacy = settings.privacy
+    if privacy is None:
+        return [Finding("privacy", "ok", "updates leave as they are; see docs/deploy.md")]
+    if privacy.noise == 0:
+        said = "updates are clipped but get no noise, which protects nothing"
+        return [Finding("privacy", "note", said)]
+    spent = epsilon(privacy, rounds=10)
+    stop = "" if settings.budget is None else f"; it stops at {settings.budget:g}"
+    said = f"clip {privacy.clip:g}, noise {privacy.noise:g}: epsilon {spent:.3g} in 10 rounds{stop}"
+    return [Finding("privacy", "ok", said)]
 
 
 def _reached(address: str, ca: Path) -> str:

@@ -12,10 +12,13 @@ from fedbridge.data.summary import Reading, column_names
 from fedbridge.deploy.plan import DeploymentError, Plan
 from fedbridge.engines.flower.certificates import Certificates
 from fedbridge.engines.flower.keys import NodeKey, node_key
+from fedbridge.engines.flower.privacy import privacy_in
+from fedbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fedbridge.engines.flower.privacy import LocalPrivacy
     from fedbridge.site_package import Role
 
 LINK_NAME = "fedbridge"
@@ -136,6 +139,8 @@ class SiteSettings:
         link: Where the coordinator's link is.
         port: A free port of the site's own machine.
         reading: How its table is read.
+        privacy: How its messages are protected; ``None`` when they are not.
+        budget: The largest epsilon that it is ready to give; ``None`` for any.
     """
 
     site: str
@@ -144,6 +149,8 @@ class SiteSettings:
     link: str
     port: int
     reading: Reading
+    privacy: LocalPrivacy | None = None
+    budget: float | None = None
 
 
 def site_settings_text(plan: Plan, site: str, port: int) -> str:
@@ -181,6 +188,7 @@ def read_site_settings(path: Path) -> SiteSettings:
         kind, columns = content.get("kind", ""), column_names(str(content.get("columns", "")))
         if content["role"] not in ("source", "target"):
             raise ValueError(f"role is {content['role']!r}, neither source nor target")
+        privacy, budget = privacy_in(content)
         return SiteSettings(
             site=str(content["site"]),
             role=content["role"],
@@ -193,13 +201,16 @@ def read_site_settings(path: Path) -> SiteSettings:
                 column_names(str(content.get("categorical", ""))),
                 kind or None,
             ),
+            privacy=privacy,
+            budget=budget,
         )
     except KeyError as error:
         raise DeploymentError(
             f"Expected {str(path)!r} to say {error.args[0]!r}, but it does not: add it, or get a "
             f"new site.toml from the coordinator."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OptionError) as error:
         raise DeploymentError(
-            f"Expected the settings of a site in {str(path)!r}, but they cannot be used: {error}."
+            f"Expected the settings of a site in {str(path)!r}, but they cannot be used: "
+            f"{str(error).rstrip('.')}."
         ) from error

@@ -23,16 +23,22 @@ class CountingProxy:
         self.address = f"{host}:{self._listening.getsockname()[1]}"
         self.up = self.down = 0
         self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        self._listening.close()
+        """Cut all connections."""
+        for open_socket in (self._listening, *self._sockets):
+            with suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
                 server = socket.create_connection(self._behind)
+                self._sockets += [client, server]
                 for pair, counter in (((client, server), "up"), ((server, client), "down")):
                     threading.Thread(target=self._pass, args=(*pair, counter), daemon=True).start()
 

@@ -55,7 +55,7 @@ def test_each_site_has_a_key_of_its_own(tmp_path):
 
 
 def test_a_key_is_never_replaced(key):
-    with pytest.raises(KeyFileError, match="exists: keep it"):
+    with pytest.raises(KeyFileError, match="keep it, or move"):
         make_node_key(key.private.parent, "Hôpital A")
 
 

@@ -17,6 +17,7 @@ from fedbridge.engines.flower.privacy import (
     LocalPrivacy,
     clipped,
     epsilon,
+    privacy_in,
     protect,
     release,
     unpredictable_normals,
@@ -171,6 +172,30 @@ def test_clip_and_noise_that_make_no_sense_are_refused(values):
 def test_delta_is_a_chance(delta):
     with pytest.raises(OptionError, match="delta"):
         LocalPrivacy(1.0, 1.0, delta)
+
+
+def test_a_sites_configuration_says_how_it_is_protected():
+    assert privacy_in({"site": "A", "data": "x.csv"}) == (None, None)
+    given = {"dp-clip": 2, "dp-noise": 0.5, "dp-delta": 1e-6, "dp-budget": 9}
+    assert privacy_in(given) == (LocalPrivacy(2.0, 0.5, 1e-6), 9.0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"dp-clip": 1.0},
+        {"dp-noise": 1.0},
+        {"dp-budget": 1.0},
+        {"dp_clip": 1.0, "dp_noise": 1.0},
+        {"DP-clip": 1.0},
+        {"dp-clip": 1.0, "dp-noise": 1.0, "dp-epsilon": 1.0},
+        {"dp-clip": "1", "dp-noise": 1.0},
+        {"dp-clip": True, "dp-noise": 1.0},
+    ],
+)
+def test_a_site_that_wants_protection_never_goes_without_by_a_slip(config):
+    with pytest.raises(OptionError, match="dp-"):
+        privacy_in(config)
 
 
 def test_rounds_are_counted_in_whole_numbers():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALID_DAYS = 365
+MOST_DAYS = 36_500
 CLOCKS_MAY_DIFFER = timedelta(hours=1)
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
@@ -73,6 +74,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = VALID_DA
     """Make an authority, and a certificate for a server with these names and IP addresses."""
     files = Certificates(folder)
     names = _general_names(hosts)
+    _check_days(days)
     if files.ca.exists() or files.ca_key.exists():
         raise CertificateError(
             f"Expected no certificate authority in {folder} yet, but there is one: "
@@ -97,6 +99,7 @@ def renew_server_certificate(
 ) -> Certificates:
     """Replace the server's key and certificate; the sites go on with the ``ca.crt`` they have."""
     files = Certificates(folder)
+    _check_days(days)
     _write_server(files, _general_names(hosts), days)
     return files
 
@@ -152,6 +155,14 @@ def _key_usage(
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _check_days(days: float) -> None:
+    if not 0 < days <= MOST_DAYS:
+        raise CertificateError(
+            f"Expected certificates that are valid for more than 0 and up to {MOST_DAYS} days, but "
+            f"got {days:g}."
+        )
 
 
 def _general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:

@@ -20,7 +20,7 @@ from fedbridge.blocks import Blocks, buffer_copies, parameter_vector
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.memory import Memory, default_folder
 from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, read
-from fedbridge.engines.flower.privacy import LocalPrivacy
+from fedbridge.engines.flower.privacy import privacy_in
 from fedbridge.engines.flower.reasons import SiteError, only_kind
 from fedbridge.engines.flower.replies import (
     SITE,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("fedbridge")
-
-DP = ("clip", "noise", "delta", "budget")
 
 
 def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> ClientApp:
@@ -265,16 +263,8 @@ def _worker(
 ) -> tuple[SiteWorker, dict[str, Any]]:
     work = read(message.content.config_records["config"]["work"])
     orders = Orders.of_json(work["orders"])
-    site, node = load(context), context.node_config
-    privacy = None
-    given = {name: float(node[f"dp-{name}"]) for name in DP if f"dp-{name}" in node}
-    budget = given.pop("budget", None)
-    if given or budget is not None:
-        if "clip" not in given or "noise" not in given:
-            raise OptionError(
-                "Expected `dp-clip` and `dp-noise` together in the node's configuration."
-            )
-        privacy = LocalPrivacy(**given)
+    site = load(context)
+    privacy, budget = privacy_in(context.node_config)
     memory = Memory(_folder(context, site.name), orders.run, site.name)
     worker = SiteWorker(site, orders, memory, model=model, privacy=privacy, budget=budget)
     return worker, work

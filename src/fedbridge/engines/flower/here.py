@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 
 from fedbridge.blocks import buffer_copies, parameter_vector
 from fedbridge.engines.flower.app import app_files
-from fedbridge.engines.flower.operation import APPS, Apps, Operation
+from fedbridge.engines.flower.model_names import check_built_in
+from fedbridge.engines.flower.operation import Operation
+from fedbridge.engines.flower.privacy import epsilon, privacy_in
 from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
@@ -104,7 +106,7 @@ class Rehearsal:
                     f"{reason_in(state.details, operation.log('server-app'))}"
                 )
 
-    def operation(self, *, secure: bool = True, apps: Apps = APPS) -> Operation:
+    def operation(self, *, secure: bool = True) -> Operation:
         """Flower's processes, with a file of its own for every site."""
         nodes: dict[str, dict[str, ConfigValue]] = {}
         for k, site in enumerate(sites_of(self.task)):
@@ -114,7 +116,7 @@ class Rehearsal:
             nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
         folder = self.folder / "flower"
         if self.engine == "flower":
-            return Operation(folder, nodes, secure=secure, apps=apps)
+            return Operation(folder, nodes, secure=secure)
         return Simulation(folder, len(nodes))
 
     def app(self, *, secure: bool = True) -> Path:
@@ -131,7 +133,11 @@ class Rehearsal:
                 "Expected local differential privacy with the engine 'flower', where sites have "
                 "settings of their own, but got 'flower-sim'."
             )
-        return {name.replace("_", "-"): value for name, value in given.items()}
+        named = {name.replace("_", "-"): value for name, value in given.items()}
+        privacy, _ = privacy_in(named)
+        if privacy is not None:
+            epsilon(privacy, rounds=1)  # every site will need the accountant
+        return named
 
     def result(self, *, kept: bool) -> RunResult:
         """What the coordinator wrote, with what it could not know."""
@@ -162,11 +168,6 @@ class Rehearsal:
     def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
         given = {**self.task.defaults, **self.options}
         model = given.pop("model", None) or self.task.model
-        if not isinstance(model, str):
-            raise OptionError(
-                "Expected the name of a model, because other processes build it too, but got an "
-                "object: name it as module:function or choose a built-in one."
-            )
         own = {name: given.pop(name) for name in NETWORK if name in given}
         about = {
             "loaded_as": self.task.manifest.get("loaded_as"),
@@ -180,7 +181,7 @@ class Rehearsal:
             "seed": self.seed,
             "target": self.task.target.name,
             "sites": to_json(list(self.task.source_names)),
-            "model": model,
+            "model": check_built_in(model),
             "name": self.task.name,
             "out": str(self.run_folder.path),
             "secure": secure and self.engine == "flower",

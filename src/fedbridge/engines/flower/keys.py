@@ -49,7 +49,7 @@ def make_node_key(folder: Path, site: str) -> NodeKey:
     key = node_key(folder, site)
     if key.private.exists():
         raise KeyFileError(
-            f"Expected no key of site {site!r} yet, but {key.private} exists: "
+            f"Expected no private key in {key.private} yet, but there is one: "
             "keep it, or move it away first."
         )
     secret = ec.generate_private_key(CURVE)

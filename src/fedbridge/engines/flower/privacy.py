@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.checks import check_number
-from fedbridge.errors import OptionError
+from fedbridge.errors import OptionError, nearest
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
 from fedbridge.settings import whole_number
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 DRAWS = 4
 """Normal numbers that are added for one entry of noise from the operating system."""
+
+SETTINGS = ("dp-clip", "dp-noise", "dp-delta", "dp-budget")
+"""What a site's configuration may say of its privacy."""
 
 PIECE = 2**18
 """Entries whose noise is drawn at a time."""
@@ -79,6 +82,32 @@ class LocalPrivacy:
     def deviation(self) -> float:
         """Standard deviation of the noise of every entry, ``zC``."""
         return self.noise * self.clip
+
+
+def privacy_in(config: Mapping[str, object]) -> tuple[LocalPrivacy | None, float | None]:
+    """How a site's configuration wants its messages protected, and up to which epsilon.
+
+    Raises:
+        OptionError: a setting is misspelt, missing or no number. A site that asks for protection
+            must never go without because of a slip.
+    """
+    strange = [n for n in config if n.lower().startswith("dp") and n not in SETTINGS]
+    if strange:
+        raise OptionError(
+            f"Expected the privacy settings {', '.join(SETTINGS)}, but got {strange[0]!r}."
+            f"{nearest(strange[0].lower().replace('_', '-'), SETTINGS)}"
+        )
+    given = {name.removeprefix("dp-"): config[name] for name in SETTINGS if name in config}
+    if not given:
+        return None, None
+    for name in ("clip", "noise"):
+        if name not in given:
+            raise OptionError(
+                f"Expected both `dp-clip` and `dp-noise`, but `dp-{name}` is missing."
+            )
+    numbers = {name: check_number(f"dp-{name}", value) for name, value in given.items()}
+    budget = numbers.pop("budget", None)
+    return LocalPrivacy(**numbers), budget
 
 
 def protect(

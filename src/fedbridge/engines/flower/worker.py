@@ -7,7 +7,6 @@ knows how messages travel.
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from fedbridge.engines.flower.encoding import Feedback
 from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.ledger import Ledger
+from fedbridge.engines.flower.model_names import is_built_in
 from fedbridge.engines.flower.orders import OrderError, Orders
 from fedbridge.engines.flower.privacy import release
 from fedbridge.engines.flower.reasons import public_reason
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from fedbridge.site_package import LocalSite
     from fedbridge.state import State
 
-BUILT_IN = re.compile(
-    r"(linear|mlp|sigmoid|cnn|mnist-cnn|resnet18|resnet50)(:\d+|:pretrained|:normalised)?"
-)
 log = logging.getLogger("fedbridge")
 
 LEDGER = "privacy.json"
@@ -254,8 +251,7 @@ def own_view(site: LocalSite, orders: Orders) -> DistantTask:
 
 
 def _built_in(name: str | None) -> str:
-    """A model's name from elsewhere: one of ours, which no message can turn into code or files."""
-    if name is None or not BUILT_IN.fullmatch(name):
+    if name is None or not is_built_in(name):
         raise OrderError(
             f"Expected the name of a built-in model, but the coordinator says {name!r}: give the "
             f"site the model itself, client_app(model=...)."
