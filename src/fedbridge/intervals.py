@@ -25,7 +25,7 @@ DRAWS = 1000
 AT_A_TIME = 2_000_000
 """Numbers that the bootstrap holds in memory at once."""
 THIN, FAIR = 10.0, 3.0
-"""Half-widths of an interval, in points, from which on it says little, or something."""
+"""Distances to the farther end of an interval, in points: from which on it says little, or some."""
 Z = 1.96
 
 
@@ -42,6 +42,11 @@ class Estimate:
     def half_width(self) -> float:
         """Half of the interval's width."""
         return (self.high - self.low) / 2
+
+    @property
+    def reach(self) -> float:
+        """How far the truth may be: the distance to the farther end of the interval."""
+        return max(self.value - self.low, self.high - self.value)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 
 
 def evidence(accuracy: Estimate) -> Evidence:
     """What an accuracy on a test set of this size can say."""
-    width, rows = accuracy.half_width, f"{accuracy.count:,} rows"
+    width, rows = accuracy.reach, _rows(accuracy.count)
     between = f"{accuracy.low:.1f}% to {accuracy.high:.1f}%"
     if width >= THIN:
         return Evidence(
@@ -145,18 +150,22 @@ def evidence(accuracy: Estimate) -> Evidence:
 
 
 def evidence_of_error(error: Estimate) -> Evidence:
-    """The same for the mean error of a regression, in parts of itself."""
+    """The same for the mean error of a delivered regression, in parts of itself."""
     part = error.half_width / error.value if error.value > 0 else 0.0
-    between = f"{error.low:.4g} to {error.high:.4g}"
+    rows, between = _rows(error.count), f"{error.low:.3g} to {error.high:.3g}"
     percent = math.ceil(100 * part)
     if error.count < 30 or percent >= 30:
         return Evidence(
             "little",
-            f"A test set of {error.count:,} rows says little: the true error may lie anywhere from "
-            f"{between}.",
+            f"A test set of {rows} says little: the delivered model's error on it is "
+            f"{error.value:.3g}, and the true one may lie anywhere from {between}.",
         )
     return Evidence(
         "fair" if percent >= 10 else "solid",
-        f"On a test set of {error.count:,} rows the error is known to about {percent}% of itself "
-        f"({between}).",
+        f"On a test set of {rows} the delivered model's error is {error.value:.3g}, known to "
+        f"about {percent}% of itself ({between}).",
     )
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 from fedbridge import methods
 from fedbridge.escaping import markdown_code, markdown_text
 from fedbridge.files import write_atomically
-from fedbridge.intervals import evidence, share
 from fedbridge.report.exports import ExportTable, to_markdown
 from fedbridge.report.numbers import counted
 from fedbridge.report.record import read_run
-from fedbridge.report.reproduce import command
+from fedbridge.report.reproduce import command, python_call
 from fedbridge.report.run_tables import classes_table, measures_table, sites_table
-from fedbridge.settings import OBJECT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,9 +124,8 @@ def _data(record: RunRecord) -> list[str]:
 
 def _measures(record: RunRecord) -> list[str]:
     blocks = [_table(measures_table(record))]
-    sentence = how_sure(record)
-    if sentence is not None:
-        blocks.append(f"**{sentence}**")
+    if record.evidence is not None:
+        blocks.append(f"**{record.evidence.sentence}**")
     found = record.diagnosis
     if found is None:
         blocks.append("The outputs on the test rows were not kept, so some have no interval.")
@@ -136,17 +133,6 @@ def _measures(record: RunRecord) -> list[str]:
         blocks.append(_table(classes_table(record, found)))
     blocks.append("Every round is in `history.jsonl`, and as a picture in `report.html`.")
     return blocks
-
-
-def how_sure(record: RunRecord) -> str | None:
-    """What a test set of this size can say of the run; None where nothing tells."""
-    if record.diagnosis is not None:
-        return record.diagnosis.evidence.sentence
-    accuracy, rows = record.result.get("accuracy"), record.n_test
-    if accuracy is None or not rows:
-        return None
-    estimate = share(round(accuracy * rows / 100), rows)
-    return None if estimate is None else evidence(estimate).sentence
 
 
 def _limits(record: RunRecord) -> list[str]:
@@ -166,10 +152,9 @@ def _limits_of_classes(record: RunRecord) -> list[str]:
     if found is None or found.classes is None or found.calibration is None:
         return []
     limits = []
-    absent = [names[of.label] for of in found.classes if of.rows == 0]
     few = [names[of.label] for of in found.classes if 0 < of.rows < FEW_ROWS]
-    if absent:
-        limits.append(f"No test row is of {_listed(absent)}: nothing is known of them.")
+    if record.untested:
+        limits.append(f"No test row is of {_listed(record.untested)}: nothing is known of them.")
     if few:
         limits.append(f"Fewer than {FEW_ROWS} test rows each are of {_listed(few)}.")
     error = found.calibration.expected_error
@@ -206,18 +191,6 @@ def _again(record: RunRecord) -> list[str]:
         "same model:"
     )
     return [lead, markdown_code(python_call(record))]
-
-
-def python_call(record: RunRecord) -> str:
-    """The run as a call, for rows that no command can load."""
-    config = record.config
-    name = config["model"]["name"]
-    said = {"rounds": config["rounds"], "seed": config["seed"], "model": name, **_options(record)}
-    values = {key: repr(value) for key, value in said.items()}
-    if name.startswith(OBJECT_MODEL):
-        values["model"] = "model"
-    words = [f"    {key}={value}," for key, value in values.items()]
-    return "\n".join([f"fedbridge.run(\n    task,\n    {config['method']!r},", *words, ")"])
 
 
 def _options(record: RunRecord) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fedbridge.deploy.writing import write_deployment
 from fedbridge.engines.flower.certificate_check import check_certificates
 from fedbridge.engines.flower.keys import check_node_key, read_public_key
 from fedbridge.engines.flower.server import strategy_of
+from fedbridge.files import StorageError
 
 
 def content_of(folder):
@@ -137,12 +138,17 @@ class TestNothingIsOverwritten:
         (tmp_path / "dep").mkdir()
         assert write_deployment(plan(), tmp_path / "dep")
 
+    def test_where_nothing_can_be_written_it_says_so(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StorageError, match="choose another with --out"):
+            write_deployment(plan(), tmp_path / "file" / "folder")
+
     def test_a_failure_leaves_nothing(self, tmp_path, monkeypatch):
         def fail(*_: object) -> str:
             raise OSError("disk full")
 
         monkeypatch.setattr(writing, "runbook", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(StorageError, match="disk full"):
             write_deployment(plan(), tmp_path / "dep")
         assert list(tmp_path.iterdir()) == []
 

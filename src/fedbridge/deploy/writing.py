@@ -13,7 +13,7 @@ from fedbridge.deploy.runbook import runbook
 from fedbridge.deploy.starting import flower_config
 from fedbridge.engines.flower.certificates import VALID_DAYS, make_certificates
 from fedbridge.engines.flower.keys import make_node_key
-from fedbridge.files import write_atomically
+from fedbridge.files import storage_error, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,8 @@ def write_deployment(plan: Plan, folder: Path, days: float = VALID_DAYS) -> bool
     try:
         _write(plan, partial, final, days)
         partial.folder.replace(folder)
+    except OSError as error:
+        raise storage_error(folder, error) from error
     finally:
         shutil.rmtree(partial.folder, ignore_errors=True)
     return True

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.diagnostics import Diagnosis, diagnose
+from fedbridge.intervals import Estimate, Evidence, evidence
 from fedbridge.metrics import wilson_interval
 from fedbridge.report.errors import ReportError
 from fedbridge.rundir import RunFolder
@@ -90,6 +91,21 @@ class RunRecord:
         if accuracy is None or not self.n_test:
             return None
         return wilson_interval(accuracy, self.n_test)
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How much the test set can say of the result; None where nothing tells."""
+        accuracy, rows = self.result.get("accuracy"), self.n_test
+        interval = self.interval(accuracy)
+        if accuracy is not None and rows is not None and interval is not None:
+            return evidence(Estimate(accuracy, *interval, rows))
+        return None if self.diagnosis is None else self.diagnosis.evidence
+
+    @property
+    def untested(self) -> list[str]:
+        """Classes that no test row is of."""
+        found = None if self.diagnosis is None else self.diagnosis.classes
+        return [self.class_names[of.label] for of in found or () if of.rows == 0]
 
     def curve(self, name: str) -> tuple[tuple[float, float | None], ...]:
         """A measure over rounds."""

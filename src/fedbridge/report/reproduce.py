@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.settings import OBJECT_MODEL
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -30,6 +32,19 @@ def command(record: RunRecord) -> str:
     words += ["--seed", str(config["seed"]), "--out", "again"]
     named = {"model": config["model"]["name"], **loaded.get("options", {})}
     return _with_options(words, {**named, **config["settings"], **config["options"]})
+
+
+def python_call(record: RunRecord) -> str:
+    """The run as a call, for rows that no command can load."""
+    config = record.config
+    name = config["model"]["name"]
+    said = {"rounds": config["rounds"], "seed": config["seed"], "model": name}
+    said |= {**config["settings"], **config["options"]}
+    values = {key: repr(value) for key, value in said.items()}
+    if name.startswith(OBJECT_MODEL):
+        values["model"] = "model"
+    words = [f"    {key}={value}," for key, value in values.items()]
+    return "\n".join([f"fedbridge.run(\n    task,\n    {config['method']!r},", *words, ")"])
 
 
 def comparison_command(record: ComparisonRecord) -> str | None:

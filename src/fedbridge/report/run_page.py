@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fedbridge.report.charts import Chart
     from fedbridge.report.record import RunRecord
 
+NAMED_CLASSES = 10
+"""Classes without test rows that are named one by one."""
+
 
 def run_page(record: RunRecord) -> Page:
     """The whole page of a run, finished or not."""
@@ -57,23 +60,33 @@ def _verdict(record: RunRecord) -> Html:
         paragraph(f"{who}: {reached}", class_="verdict"),
         note(_standing(record), on, explained, "."),
         _evidence(record),
+        _untested(record),
     )
 
 
 def _evidence(record: RunRecord) -> Html | None:
     """How much the test set can say: a sentence, loud when it is little."""
-    diagnosis = record.diagnosis
-    if diagnosis is not None:
-        thin = diagnosis.evidence.level == "little"
-        return paragraph(diagnosis.evidence.sentence, class_="caution" if thin else "note")
-    interval = record.interval(record.result.get("accuracy"))
+    found = record.evidence
+    if found is not None:
+        return paragraph(found.sentence, class_="caution" if found.level == "little" else "note")
     if record.n_test is None:
         return None
-    if record.regression or interval is None:
-        return small_test_note(record.n_test, "another test set may give quite another one.")
-    low, high = interval
-    so = f"the true accuracy may well be anywhere from {low:.0f} to {high:.0f} %."
-    return small_test_note(record.n_test, so)
+    return small_test_note(record.n_test, "another test set may give quite another one.")
+
+
+def _untested(record: RunRecord) -> Html | None:
+    """A warning where the test set is silent about a class, which no accuracy shows."""
+    classes = record.untested
+    if not classes:
+        return None
+    named = ", ".join(classes[:NAMED_CLASSES])
+    more = len(classes) - NAMED_CLASSES
+    others = f" and {more} more" if more > 0 else ""
+    return paragraph(
+        f"No test row is of {named}{others}: how well the model finds "
+        f"{'it' if len(classes) == 1 else 'them'} is not known.",
+        class_="caution",
+    )
 
 
 def _standing(record: RunRecord) -> str:

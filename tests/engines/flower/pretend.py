@@ -28,12 +28,13 @@ def identify() -> None:
 
 @dataclass
 class Node:
-    """A node with its app; ``spoil`` may change an answer, or return None to keep silent."""
+    """A node with its app, and when it was started; ``spoil`` may change an answer, or keep it."""
 
     name: str
     app: ClientApp
     config: dict[str, Any] = field(default_factory=dict)
     spoil: Callable[[Message, Message], Message | None] = lambda question, answer: answer
+    activated: str = ""
 
 
 class PretendGrid(Grid):
@@ -77,7 +78,10 @@ class PretendGrid(Grid):
         return list(self.nodes)
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=number, name=node.name) for number, node in self.nodes.items()]
+        return [
+            NodeInfo(node_id=number, name=node.name, last_activated_at=node.activated)
+            for number, node in self.nodes.items()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         sent = []

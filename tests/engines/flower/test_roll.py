@@ -169,6 +169,89 @@ def test_where_roles_are_pinned_the_target_must_be_named():
         FedBridgeStrategy("auto", secure=True)
 
 
+def test_a_target_without_test_rows_does_not_keep_others_from_being_it(tmp_path):
+    def boast(question, answer):
+        answer.content["site"]["role"] = "target"
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = boast
+    roll = Roll(
+        Courier(PretendGrid([nodes[1], nodes[0], *nodes[2:]]), 5.0), None, None, secure=False
+    )
+    roll.gather(wait=0.2, least=4)
+    assert roll.target == "target"
+
+
+def test_a_site_of_another_shape_that_comes_late_is_refused_and_the_run_goes_on(tmp_path):
+    def other(question, answer):
+        if question.metadata.message_type == "query":
+            answer.content["site"]["input-shape"] = [7]
+        return answer
+
+    def join(question, answer):
+        if question.metadata.message_type == "train" and late not in grid.nodes.values():
+            grid.join(late)
+        return answer
+
+    first, second, late, *rest = nodes_of(blobs(), tmp_path)
+    late.spoil, second.spoil = other, join
+    grid = PretendGrid([first, second, *rest])
+    strategy, _ = run_over_pretended_flower(blobs(), "fedavg", 3, tmp_path, grid, **QUICK)
+    lines = strategy.result.history
+    assert [set(line["failures"]) for line in lines] == [{"site 1"}] * 3
+    assert any("unlike the others" in note for line in lines for note in line["notes"])
+
+
+def test_a_registered_node_that_was_refused_is_asked_again_when_it_was_restarted(tmp_path):
+    """It keeps its number, but not the mistake for which it was refused."""
+
+    def nameless(question, answer):
+        del answer.content["site"]
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = nameless
+    grid = PretendGrid(nodes)
+    roll = Roll(Courier(grid, 5.0), "target", blobs().source_names, secure=True)
+    roll.gather(wait=0.1)
+    nodes[1].spoil = lambda question, answer: answer
+    roll.refresh()
+    assert "site 0" not in roll.nodes
+    nodes[1].activated = "later"
+    roll.refresh()
+    assert "site 0" in roll.nodes
+
+
+def test_a_name_that_no_terminal_should_see_is_refused(tmp_path):
+    def shout(question, answer):
+        answer.content["site"]["site"] = "\x1b[31mred"
+        return answer
+
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[1].spoil = shout
+    roll = Roll(Courier(PretendGrid(nodes), 5.0), "target", None, secure=False)
+    roll.gather(wait=0.2, least=4)
+    assert set(roll.nodes) == {"target", "site 1", "site 2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoding": "int7"}, "codec"),
+        ({"timeout": -1}, "timeout"),
+        ({"wait": "long"}, "wait"),
+        ({"norm_bound": 0}, "norm_bound"),
+        ({"norm_ratio": 0.5}, "norm_ratio"),
+        ({"lr": -1.0}, "learning rate"),
+        ({"lrr": 0.1}, "Did you mean 'lr'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anybody_is_asked(options, message):
+    with pytest.raises(OptionError, match=message):
+        FedBridgeStrategy("fedavg", target="T", **options)
+
+
 def test_answers_are_matched_to_questions_not_to_senders(tmp_path):
     """The answer for a dead node comes from the link."""
     from flwr.app import Error

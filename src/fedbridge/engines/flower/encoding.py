@@ -232,11 +232,16 @@ CODECS: Mapping[str, _Codec] = {
 """The codecs by name."""
 
 
-def _codec(name: str) -> _Codec:
+def check_codec(name: str) -> None:
+    """Refuse a codec that there is not."""
     if name not in CODECS:
         raise OptionError(
             f"Expected a codec of {', '.join(CODECS)}, but got {name!r}.{nearest(name, CODECS)}"
         )
+
+
+def _codec(name: str) -> _Codec:
+    check_codec(name)
     return CODECS[name]
 
 

@@ -19,6 +19,7 @@ from fedbridge.engines.flower.app import app_files
 from fedbridge.engines.flower.model_names import check_built_in
 from fedbridge.engines.flower.operation import Operation
 from fedbridge.engines.flower.privacy import epsilon, privacy_in
+from fedbridge.engines.flower.server import strategy_of
 from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
@@ -121,8 +122,9 @@ class Rehearsal:
 
     def app(self, *, secure: bool = True) -> Path:
         """The Flower app of the run, as a folder."""
-        app = self.folder / "app"
-        for path, text in app_files(self._config(secure=secure)).items():
+        app, config = self.folder / "app", self._config(secure=secure)
+        strategy_of(config)  # refuses before anything is started what it would refuse later
+        for path, text in app_files(config).items():
             write_atomically(app / path, text)
         return app
 

@@ -53,6 +53,11 @@ class Card:
     outputs: int
     class_names: tuple[str, ...] | None
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same at all sites."""
+        return self.input_shape, self.n_classes, self.outputs, self.class_names
+
 
 class Roll:
     """The sites of a federation and the nodes that speak for them.
@@ -73,7 +78,9 @@ class Roll:
         self.cards: dict[str, Card] = {}
         self.nodes: dict[str, int] = {}
         self.notes: list[str] = []
-        self._refused: set[int] = set()
+        self._activated: dict[int, str] = {}
+        self._refused: set[tuple[int, str]] = set()
+        self._agreed: tuple[object, ...] | None = None
         self._next: dict[str, int] = {}
         self._quiet: dict[int, float] = {}
 
@@ -100,13 +107,19 @@ class Roll:
             self.sources = tuple(sorted(partners))
 
     def refresh(self) -> None:
-        """Forget nodes that left; ask those that are new who they are."""
-        there = {node.node_id: node.name for node in self.courier.grid.get_nodes()}
+        """Forget nodes that left; ask those that are new who they are.
+
+        A node that was refused is asked again when it has been started again.
+        """
+        nodes = [*self.courier.grid.get_nodes()]
+        there = {node.node_id: node.name for node in nodes}
+        self._activated = {node.node_id: node.last_activated_at for node in nodes}
         self._next = {name: node for name, node in self._next.items() if node in there}
         for name, node in [*self.nodes.items()]:
             if node not in there:
                 self.lose(name)
-        known = {*self.nodes.values(), *self._next.values(), *self._refused}
+        refused = {node for node in there if self._start_of(node) in self._refused}
+        known = {*self.nodes.values(), *self._next.values(), *refused}
         now = time.monotonic()
         quiet = [node for node, until in self._quiet.items() if now < until]
         strangers = [node for node in there if node not in known and node not in quiet]
@@ -119,7 +132,7 @@ class Roll:
             try:
                 self._admit(node, there[node], answer)
             except ReplyError as error:
-                self._refused.add(node)
+                self._refused.add(self._start_of(node))
                 self.notes.append(f"Refused {there[node] or f'node {node}'}: {error}.")
 
     def lose(self, name: str) -> None:
@@ -130,7 +143,7 @@ class Roll:
         """
         node = self.nodes.pop(name, None)
         if node is not None and name in self._next:
-            self._refused.add(node)
+            self._refused.add(self._start_of(node))
             self.nodes[name] = self._next.pop(name)
 
     def wait_for(self, name: str, wait: float) -> bool:
@@ -150,13 +163,13 @@ class Roll:
         assert self.sources is not None
         assert self.target is not None
         own = self.cards[self.target]
-        like = (own.input_shape, own.n_classes, own.outputs, own.class_names)
         for card in self.cards.values():
-            if (card.input_shape, card.n_classes, card.outputs, card.class_names) != like:
+            if card.kind != own.kind:
                 raise RollError(
                     f"Expected all sites to have samples and labels alike, but {own.name!r} has "
                     f"{_described(own)} and {card.name!r} has {_described(card)}."
                 )
+        self._agreed = own.kind
 
         def site(name: str, samples: int) -> Site:
             return distant_site(
@@ -182,6 +195,10 @@ class Roll:
             return len(self.nodes) >= least
         return all(name in self.nodes for name in self.sources)
 
+    def _start_of(self, node: int) -> tuple[int, str]:
+        """A node by its number, which registered ones keep, and by when it was started."""
+        return node, self._activated.get(node, "")
+
     def _admit(self, node: int, registered: str, answer: RecordDict | NoAnswer) -> None:
         """Take a node for the site that it says it is, or refuse it."""
         if isinstance(answer, NoAnswer):
@@ -195,17 +212,20 @@ class Roll:
                 f"its key is registered for {registered or 'nobody'!r}, but it claims to be "
                 f"{card.name!r}"
             )
-        if self.target is None and card.role == "target":
-            self.target = card.name
-        expected = "target" if card.name == self.target else "source"
+        unclaimed = self.target is None and card.role == "target"
+        target = card.name if unclaimed else self.target
+        expected = "target" if card.name == target else "source"
         if card.role != expected:
             raise ReplyError(f"{card.name!r} claims to be a {card.role}, but is the {expected}")
         if card.role == "target" and card.tests < 1:
             raise ReplyError("it has no rows to test on")
+        self.target = target
         if self.sources is not None and card.name not in (self.target, *self.sources):
             raise ReplyError(f"no site of this federation is called {card.name!r}")
         if card.name in self.cards and self.cards[card.name] != card:
             raise ReplyError(f"{card.name!r} came back with other data than before")
+        if self._agreed is not None and card.kind != self._agreed:
+            raise ReplyError(f"{card.name!r} has {_described(card)}, unlike the others")
         if card.name in self.nodes:
             self._next[card.name] = node
             return
@@ -220,7 +240,7 @@ def read_card(content: RecordDict) -> Card:
     about = content.config_records.get(SITE, ConfigRecord())
     numbers = content.metric_records.get("hello", MetricRecord())
     name, role = about.get("site"), about.get("role")
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise ReplyError("it does not say which site it is")
     if role not in ("source", "target"):
         raise ReplyError("it does not say whether it is a source or the target")

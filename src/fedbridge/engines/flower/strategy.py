@@ -19,12 +19,15 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedbridge import methods
 from fedbridge.blocks import buffer_copies, parameter_vector
+from fedbridge.checks import check_number
 from fedbridge.engines.flower.courier import Courier
+from fedbridge.engines.flower.encoding import check_codec
 from fedbridge.engines.flower.layout import Layout, Skeleton
 from fedbridge.engines.flower.orders import Orders
 from fedbridge.engines.flower.remote import FlowerRemote
 from fedbridge.engines.flower.replies import arrays, tensors
 from fedbridge.engines.flower.roll import Roll
+from fedbridge.engines.flower.screening import check_bounds
 from fedbridge.errors import OptionError
 from fedbridge.files import to_json
 from fedbridge.run import Run, RunResult, check_travels
@@ -97,6 +100,11 @@ class FedBridgeStrategy(Strategy):
                 "several models in a round, but got own_training=True: use client_app(...), or "
                 "another rule."
             )
+        check_codec(encoding)
+        for limit, value in {"timeout": timeout, "wait": wait}.items():
+            check_number(limit, value, least=0.0)
+        check_bounds(norm_bound, norm_ratio)
+        split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
         self.min_sites = min_sites
         self.timeout, self.wait, self.secure, self.name = timeout, wait, secure, name
