@@ -6,7 +6,7 @@
 Realised: every rule and ``auto`` are run, and their score is the mean over the last five rounds.
 Predicted: ``fedbridge.advise`` before any of that. Results are kept in docs/advise.json, so it can
 be stopped and run again; delete the part that should be measured anew. Seeds 0 to 2 (0 where runs
-are long); choices in the code were made on seeds from 100 on.
+are long); docs/advise.md says which choices in the code were made on which seeds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ def measure(name: str, case: Case, seed: int, results: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """How one piece of advice turned out; regrets in points, for regression in % of the loss."""
+    """How one piece of advice turned out; regrets in points, for regression in % of the loss.
+
+    ``naive`` is the regret of the rule with the smallest predicted error, whatever the losses say.
+    """
 
     tau: float
     hit: bool
@@ -123,7 +126,7 @@ class Judged:
     recommended: str
     best: str
     regret: float
-    regret_of_smallest: float
+    naive: float
     regret_of: Scores
 
 
@@ -173,7 +176,7 @@ def table(results: Mapping[str, Any]) -> str:
             f"{sum(cell.hit for cell in judged)} | {_counted(c.decision for c in judged)} | "
             f"{_counted(c.recommended for c in judged)} | {_counted(c.best for c in judged)} | "
             f"{_mean(cell.regret for cell in judged):.1f} | "
-            f"{_mean(cell.regret_of_smallest for cell in judged):.1f} |"
+            f"{_mean(cell.naive for cell in judged):.1f} |"
         )
     every = [cell for name, cell in found]
     points = [cell for name, cell in found if not name.startswith("rbf")]
@@ -181,16 +184,31 @@ def table(results: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"Over all {len(every)}: Kendall tau {tau:.2f}, top-1 hit rate {hits:.0%}.",
+        _decisions(every),
         "",
         "| always | mean regret in points | largest |",
         "|---|---:|---:|",
         _policy("as advised", [cell.regret for cell in points]),
-        _policy("smallest predicted error", [cell.regret_of_smallest for cell in points]),
+        _policy("smallest predicted error", [cell.naive for cell in points]),
     ]
     methods = points[0].regret_of if points else {}
     by_mean = sorted(methods, key=lambda m: _mean(cell.regret_of[m] for cell in points))
     lines += [_policy(m, [cell.regret_of[m] for cell in points]) for m in by_mean]
     return "\n".join(lines)
+
+
+def _decisions(every: list[Judged]) -> str:
+    """Whether joining was right where it was advised, and staying alone where that was."""
+    joined = [cell for cell in every if cell.decision == "join"]
+    alone = [cell for cell in every if cell.decision == "alone"]
+    better = sum(cell.regret < cell.regret_of["target-only"] for cell in joined)
+    rules = [[cell.regret_of[name] for name in fb.rules.names()] for cell in alone]
+    right = sum(cell.regret <= min(of) for cell, of in zip(alone, rules, strict=True))
+    return (
+        f"Advised to join {len(joined)} times: the recommended rule beat training alone in "
+        f"{better}. Advised to stay alone {len(alone)} times: no rule beat it in {right}. "
+        f"Evidence too thin {len(every) - len(joined) - len(alone)} times."
+    )
 
 
 def _policy(name: str, regrets: list[float]) -> str:

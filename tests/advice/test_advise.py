@@ -87,10 +87,10 @@ class TestMeasuring:
 
 class TestAdvise:
     def test_near_sources_help(self):
-        advice = fb.advise(blobs(target_rows=30, rows=400), **QUICK)
+        advice = fb.advise("digits-none", after=3, workers=1)
         assert advice.decision == "join"
         assert {partner.role for partner in advice.partners} == {"helps"}
-        assert [partner.name for partner in advice.partners] == ["site 0", "site 1", "site 2"]
+        assert [partner.name for partner in advice.partners] == [f"source {k}" for k in range(1, 5)]
         assert str(advice) == advice.verdict
         assert advice.verdict.startswith("Join: ")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedbridge.advice.spectra import TINY, positive_part, roots, spectrum
 from fedbridge.errors import NoiseUndefinedError, ShapeError
 from fedbridge.geometry import divide
 
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.blocks import Blocks
-
-TINY = torch.finfo(torch.float64).tiny
-RANK = 1e-10
-"""Relative size below which an eigenvalue is taken for 0."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +132,8 @@ class BatchGram:
         """
         seen = self.as_seen()
         mean = seen.means @ self.gram @ seen.means.T
-        root, inverse = _roots(mean)
-        wanted, _ = _roots(root @ _positive(seen.true_gram) @ root)
+        root, inverse = roots(mean)
+        wanted, _ = roots(root @ positive_part(seen.true_gram) @ root)
         return inverse @ wanted @ inverse @ seen.means
 
     def resample(self, generator: torch.Generator) -> Sample:
@@ -223,7 +220,7 @@ class Sample:
         joint = rows @ self.batches.gram @ rows.mT
         sites = len(self.means)
         joint[:, :sites, :sites] = self.true_gram
-        values, directions = _spectrum(joint)
+        values, directions = spectrum(joint)
         placed = directions * values.clamp(min=0.0).sqrt()[:, None, :]
         n, end = self.batches.n_sources, sites + int(own.sum())
         return Truth(
@@ -278,31 +275,6 @@ class Sample:
                 "Expected at least two target batches to measure the target's noise, but got one: "
                 "label more rows."
             )
-
-
-def _spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (K, s) and eigenvectors (K, s, s) of symmetric matrices of any scale."""
-    size = gram.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=TINY)
-    values, directions = torch.linalg.eigh(gram / size[:, None, None])
-    return values * size[:, None], directions
-
-
-def _positive(gram: Tensor) -> Tensor:
-    """The positive part of symmetric matrices."""
-    values, directions = _spectrum(gram)
-    return directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
-
-
-def _roots(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """The square root of positive semidefinite matrices, and its pseudo-inverse."""
-    values, directions = _spectrum(gram)
-    kept = values > RANK * values.amax(1, keepdim=True).clamp(min=TINY)
-    root = torch.where(kept, values.clamp(min=0.0), 0.0).sqrt()
-    inverse = divide(torch.ones_like(root), root)
-    return (
-        directions @ torch.diag_embed(root) @ directions.mT,
-        directions @ torch.diag_embed(inverse) @ directions.mT,
-    )
 
 
 def _of_size(rows: Tensor, gram: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import TINY
 from fedbridge.advice.predict import predicted_errors
 from fedbridge.advice.record import ALONE, Estimated, Losses
+from fedbridge.advice.spectra import TINY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

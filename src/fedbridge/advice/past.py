@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import TINY
 from fedbridge.advice.bootstrap import RESAMPLES, best_weight, noise_ratio, quantiles
 from fedbridge.advice.curve import enough_samples, sample_counts
 from fedbridge.advice.record import ALONE, Advice, Partner, Point
+from fedbridge.advice.spectra import TINY
 from fedbridge.advice.verdict import decided, ranked, role_of
 from fedbridge.errors import FedbridgeError
 from fedbridge.rundir import RunFolder
