@@ -14,7 +14,7 @@ from fedbridge.files import write_atomically
 from fedbridge.report.exports import ExportTable, to_markdown
 from fedbridge.report.numbers import counted
 from fedbridge.report.record import read_run
-from fedbridge.report.reproduce import command, python_call
+from fedbridge.report.reproduce import command, is_from_python, python_call
 from fedbridge.report.run_tables import classes_table, measures_table, sites_table
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ def _settings(record: RunRecord) -> str:
 
 
 def _again(record: RunRecord) -> list[str]:
-    if record.config.get("loaded_as"):
+    if not is_from_python(record):
         return [
             "With the same data and version this command gives the same model:",
             markdown_code(command(record)),
         ]
     lead = (
-        "The rows came from a Python program. With the same task and version this call gives the "
+        "The rows or the network came from a Python program. With the same task and version this call gives the "
         "same model:"
     )
     return [lead, markdown_code(python_call(record))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from itertools import product
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.settings import OBJECT_MODEL
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
 PER_LINE = 3
 
 
+def is_from_python(record: RunRecord) -> bool:
+    """Whether rows or network came from a Python program, so that no command can load them."""
+    config = record.config
+    return not config.get("loaded_as") or config["model"]["name"].startswith(OBJECT_MODEL)
+
+
 def command(record: RunRecord) -> str:
     """The run on a command line, with every option said.
 
@@ -26,8 +31,8 @@ def command(record: RunRecord) -> str:
     own, and another version others, and then leaving one out would run something else.
     """
     config = record.config
-    loaded = config.get("loaded_as", {})
-    words = ["fedbridge", "run", task_argument(record), "--target", config["target"]]
+    loaded = config["loaded_as"]
+    words = ["fedbridge", "run", str(loaded["task"]), "--target", config["target"]]
     words += ["--method", config["method"], "--rounds", str(config["rounds"])]
     words += ["--seed", str(config["seed"]), "--out", "again"]
     named = {"model": config["model"]["name"], **loaded.get("options", {})}
@@ -90,15 +95,6 @@ def _different(values: Iterable[Any]) -> list[Any]:
         if value not in found:
             found.append(value)
     return found
-
-
-def task_argument(record: RunRecord) -> str:
-    """The name of a built-in task, or the file or folder that the rows came from."""
-    loaded = record.config.get("loaded_as", {})
-    if "task" in loaded:
-        return str(loaded["task"])
-    task, origin = str(record.config["task"]), str(record.manifest.get("origin", ""))
-    return origin if PurePath(origin).stem == task else task
 
 
 def _with_options(words: list[str], options: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.report.markup import tag
 from fedbridge.report.page import Section, note
-from fedbridge.report.reproduce import command
+from fedbridge.report.reproduce import command, is_from_python, python_call
 from fedbridge.report.tables import Table, facts, said
 
 if TYPE_CHECKING:
@@ -109,21 +109,18 @@ def split(record: RunRecord) -> Section | None:
 
 
 def reproduction(record: RunRecord) -> Section:
-    """The command that runs it again."""
-    by_hand = (
-        ""
-        if "loaded_as" in record.config
-        else " The task was made in Python: what it was made with is to be added."
-    )
+    """The command that runs it again, or the call where no command can."""
+    by_hand = is_from_python(record)
+    given = " The rows or the network came from a Python program." if by_hand else ""
     return Section(
         "Run it again",
         (
-            tag("pre", tag("code", command(record)), tabindex=0),
+            tag("pre", tag("code", python_call(record) if by_hand else command(record)), tabindex=0),
             note(
                 f"With fedbridge {record.config['version']} and the same data (checksum of all "
                 f"rows ",
                 tag("code", str(record.config["data_sha256"])[:12]),
-                f") this gives the same numbers to the last bit.{by_hand}",
+                f") this gives the same numbers to the last bit.{given}",
             ),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import stdev
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,14 @@ def sites(record: RunRecord) -> Section:
     return Section(
         "Whom it trusted",
         (
-            _source_chart(record, "beta", "Weight of every source", "weight β"),
+            _source_chart(
+                record,
+                "beta",
+                "Weight of every source",
+                "weight β",
+                note="How far a source was trusted: 0 is not at all, 1 is all the way.",
+                least=0.0,
+            ),
             _source_chart(
                 record,
                 "d2",
@@ -50,7 +58,13 @@ def sites(record: RunRecord) -> Section:
 
 
 def _source_chart(
-    record: RunRecord, name: str, title: str, y_label: str, *more: Series, note: str = ""
+    record: RunRecord,
+    name: str,
+    title: str,
+    y_label: str,
+    *more: Series,
+    note: str,
+    least: float = -math.inf,
 ) -> Chart | None:
     """A line per source, those with most weight in colour; every chart has the same colours."""
     lines = [
@@ -59,7 +73,9 @@ def _source_chart(
     ]
     if not any(line.present() for line in lines):
         return None
-    return line_chart(name, title, [*more, *lines], x_label="round", y_label=y_label, note=note)
+    return line_chart(
+        name, title, [*more, *lines], x_label="round", y_label=y_label, note=note, least=least
+    )
 
 
 def ranked(record: RunRecord) -> list[tuple[int, str]]:

@@ -133,9 +133,10 @@ def _at_threshold(record: RunRecord) -> list[Line]:
     if tested is None or found is None or found.roc is None:
         return []
     point = at_threshold(tested.outputs, tested.labels, THRESHOLD)
+    positive = record.class_names[1]
     both = {"sensitivity": point.sensitivity, "specificity": point.specificity}
     return [
-        _estimate(f"{name} at a threshold of {THRESHOLD}, %", 1, estimate)
+        _estimate(f"{name} for {positive} at a threshold of {THRESHOLD}, %", 1, estimate)
         for name, estimate in both.items()
         if estimate is not None
     ]

@@ -40,8 +40,8 @@ def tested(record: RunRecord) -> Section | None:
     parts: list[Part] = [
         _measures(diagnosis),
         note(
-            "Of the model as it was delivered, so the accuracy may differ a little from the mean "
-            "of the last rounds above. Intervals hold in 95 of 100 such test sets."
+            "Of the model as it was delivered, so the values may differ from the means of the last "
+            "rounds above. Intervals hold in 95 of 100 such test sets."
         ),
     ]
     names = record.class_names

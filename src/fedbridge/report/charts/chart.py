@@ -93,6 +93,11 @@ def axis_of(field: str, title: str | None, **more: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
 
 
+def from_least(least: float) -> Spec:
+    """A scale that begins at what no value can be below; minus infinity leaves it open."""
+    return {"domainMin": least} if math.isfinite(least) else {}
+
+
 def one_per_name(names: Sequence[str], values: Iterable[Any]) -> Spec:
     """A scale from names to looks, in their order."""
     return {"domain": list(names), "range": list(values)}

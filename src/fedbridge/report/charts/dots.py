@@ -6,7 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbridge.report.charts.chart import Chart, Columns, axis_of, drawing, mark, short, told_fields
+from fedbridge.report.charts.chart import (
+    Chart,
+    Columns,
+    axis_of,
+    drawing,
+    from_least,
+    mark,
+    short,
+    told_fields,
+)
 from fedbridge.report.charts.style import colour
 from fedbridge.report.numbers import number
 
@@ -45,7 +54,7 @@ def dot_chart(
         rows: From top to bottom.
         x_label: What is to the right.
         note: A sentence below.
-        least: What no value can be below, and so no bar reaches.
+        least: What no value can be below: no bar reaches there, and the axis begins there.
     """
     there = [row for row in rows if row.mean is not None]
     if not there:
@@ -57,11 +66,12 @@ def dot_chart(
         "sort": [row.name for row in there],
         "axis": {"labelColor": colour("ink"), "labelLimit": LONGEST_NAME, "grid": True},
     }
+    scale = from_least(least)
     spread = {
         "mark": mark("rule", strokeWidth=2, opacity=0.5),
         "encoding": {
             "y": y,
-            "x": axis_of("low", x_label),
+            "x": axis_of("low", x_label, scale=scale),
             "x2": {"field": "high"},
             "color": _best("color"),
         },
@@ -69,13 +79,13 @@ def dot_chart(
     single = {
         "data": {"name": "singles"},
         "mark": mark("point", filled=True, size=16, opacity=0.45, color=colour("c0")),
-        "encoding": {"y": y, "x": axis_of("value", x_label)},
+        "encoding": {"y": y, "x": axis_of("value", x_label, scale=scale)},
     }
     means = {
         "mark": mark("point", filled=True, size=85, opacity=1),
         "encoding": {
             "y": y,
-            "x": axis_of("mean", x_label),
+            "x": axis_of("mean", x_label, scale=scale),
             "color": _best("color"),
             "shape": _best("shape"),
             "tooltip": told_fields(("name", "name"), ("mean", "mean"), ("spread", "spread")),

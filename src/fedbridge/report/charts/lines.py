@@ -12,6 +12,7 @@ from fedbridge.report.charts.chart import (
     Spec,
     axis_of,
     drawing,
+    from_least,
     mark,
     one_per_name,
     short,
@@ -31,6 +32,9 @@ DRAWN, HOVERED = 4_000, 400
 DESCRIBED = 8
 COLUMNS = {3: 13, 2: 22}
 """Columns of a legend, and the longest name with which there are so many."""
+
+LONGEST_LABEL = 240
+"""Pixels of a name in a legend: with the piece of a line beside it, it fits a phone."""
 
 TIP = "datum.tip || datum.datum.tip"
 """A point's own words; the area that answers for it has the point as its datum."""
@@ -73,6 +77,7 @@ def line_chart(
     y_label: str,
     whole: bool = True,
     note: str = "",
+    least: float = -math.inf,
 ) -> Chart | None:
     """Lines; None when no series has a value, for an empty frame says nothing.
 
@@ -84,6 +89,7 @@ def line_chart(
         y_label: What is upwards.
         whole: Whether x counts something, such as rounds.
         note: A sentence below.
+        least: What no value can be below: the axis begins there.
     """
     there = [line for line in series if line.present()]
     if not there:
@@ -98,14 +104,14 @@ def line_chart(
     return Chart(
         key,
         title,
-        _spec(lines, x_label, y_label, whole=whole),
+        _spec(lines, x_label, axis_of("y", y_label, scale=from_least(least)), whole=whole),
         _data(lines, x_label),
         told=f"{y_label} over {x_label}. {_told(there)}",
         note=note,
     )
 
 
-def _spec(lines: Sequence[Series], x_label: str, y_label: str, *, whole: bool) -> Spec:
+def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spec:
     named = [line for line in lines if line.style != REST]
     names = [line.name for line in named]
     legend = _legend(names)
@@ -122,7 +128,6 @@ def _spec(lines: Sequence[Series], x_label: str, y_label: str, *, whole: bool) -
     few = max(len(line.points) for line in lines) <= SHOWN_POINTS
     whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
     x = axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
-    y = axis_of("y", y_label)
     hovered: Spec = {
         "data": {"name": "points"},
         "params": [{"name": "hover", "select": _nearest()}],
@@ -162,7 +167,7 @@ def _legend(names: Sequence[str]) -> Spec | None:
     return {
         "title": None,
         "columns": columns,
-        "labelLimit": 150 if columns > 1 else 300,
+        "labelLimit": 150 if columns > 1 else LONGEST_LABEL,
         "symbolType": "stroke",
         "symbolSize": 420,
         "symbolOpacity": 1,

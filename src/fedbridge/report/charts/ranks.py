@@ -43,7 +43,7 @@ def rank_chart(ranking: Ranking) -> Chart:
         "best": {"low": [short(best - half)], "high": [short(best + half)]},
     }
     title = "mean rank (1 is best)"
-    axis = {"tickMinStep": 1, "format": "d"}
+    axis = {"values": list(range(1, len(ranking.entries) + 1)), "format": "d"}
     y: Spec = {
         "field": "method",
         "type": "nominal",
