@@ -104,6 +104,7 @@ def measure(name: str, case: Case, seed: int, results: dict[str, Any]) -> bool:
         advice[str(seed)] = {
             "decision": given.decision,
             "recommended": given.recommended,
+            "rule": given.best_rule if given.decision == "join" else None,
             "predicted": {rule.rule: rule.relative.value for rule in given.rules},
         }
     for method in missing:
@@ -117,6 +118,7 @@ def measure(name: str, case: Case, seed: int, results: dict[str, Any]) -> bool:
 class Judged:
     """How one piece of advice turned out; regrets in points, for regression in % of the loss.
 
+    ``rule`` is the single rule that was named beside the recommendation, or the recommendation.
     ``naive`` is the regret of the rule with the smallest predicted error, whatever the losses say.
     """
 
@@ -124,8 +126,10 @@ class Judged:
     hit: bool
     decision: str
     recommended: str
+    rule: str
     best: str
     regret: float
+    regret_of_rule: float
     naive: float
     regret_of: Scores
 
@@ -141,13 +145,16 @@ def judge(advice: Mapping[str, Any], realised: Scores) -> Judged:
     unit = 1.0 if top > 0 else 100.0 / -top
     regret_of = {name: (top - score) * unit for name, score in realised.items()}
     top_rule = max(realised[name] for name in rules)
+    rule = advice["rule"] or advice["recommended"]
     return Judged(
         float(tau),
         realised[smallest] >= top_rule,
         advice["decision"],
         advice["recommended"],
+        rule,
         best,
         regret_of[advice["recommended"]],
+        regret_of[rule],
         regret_of[smallest],
         regret_of,
     )
@@ -166,16 +173,17 @@ def table(results: Mapping[str, Any]) -> str:
     """The Markdown tables of docs/advise.md."""
     found = list(cells(results))
     lines = [
-        "| case | seeds | Kendall tau | top-1 | decisions | recommended | best | regret | naive |",
-        "|---|---:|---:|---:|---|---|---|---:|---:|",
+        "| case | seeds | Kendall tau | top-1 | decisions | single rule | best | regret | its | naive |",
+        "|---|---:|---:|---:|---|---|---|---:|---:|---:|",
     ]
     for name in dict.fromkeys(name for name, _ in found):
         judged = [cell for other, cell in found if other == name]
         lines.append(
             f"| {name} | {len(judged)} | {_mean(cell.tau for cell in judged):.2f} | "
             f"{sum(cell.hit for cell in judged)} | {_counted(c.decision for c in judged)} | "
-            f"{_counted(c.recommended for c in judged)} | {_counted(c.best for c in judged)} | "
+            f"{_counted(c.rule for c in judged)} | {_counted(c.best for c in judged)} | "
             f"{_mean(cell.regret for cell in judged):.1f} | "
+            f"{_mean(cell.regret_of_rule for cell in judged):.1f} | "
             f"{_mean(cell.naive for cell in judged):.1f} |"
         )
     every = [cell for name, cell in found]
@@ -188,7 +196,8 @@ def table(results: Mapping[str, Any]) -> str:
         "",
         "| always | mean regret in points | largest |",
         "|---|---:|---:|",
-        _policy("as advised", [cell.regret for cell in points]),
+        _policy("as recommended", [cell.regret for cell in points]),
+        _policy("the single rule that is named", [cell.regret_of_rule for cell in points]),
         _policy("smallest predicted error", [cell.naive for cell in points]),
     ]
     methods = points[0].regret_of if points else {}
@@ -202,12 +211,13 @@ def _decisions(every: list[Judged]) -> str:
     joined = [cell for cell in every if cell.decision == "join"]
     alone = [cell for cell in every if cell.decision == "alone"]
     better = sum(cell.regret < cell.regret_of["target-only"] for cell in joined)
+    better_rule = sum(cell.regret_of_rule < cell.regret_of["target-only"] for cell in joined)
     rules = [[cell.regret_of[name] for name in fb.rules.names()] for cell in alone]
     right = sum(cell.regret <= min(of) for cell, of in zip(alone, rules, strict=True))
     return (
-        f"Advised to join {len(joined)} times: the recommended rule beat training alone in "
-        f"{better}. Advised to stay alone {len(alone)} times: no rule beat it in {right}. "
-        f"Evidence too thin {len(every) - len(joined) - len(alone)} times."
+        f"Advised to join {len(joined)} times: `auto` beat training alone in {better}, the single "
+        f"rule in {better_rule}. Advised to stay alone {len(alone)} times: no rule beat it in "
+        f"{right}. Evidence too thin {len(every) - len(joined) - len(alone)} times."
     )
 
 

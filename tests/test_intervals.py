@@ -117,7 +117,7 @@ def test_the_bootstrap_is_the_same_every_time_and_in_pieces(monkeypatch):
 
 @pytest.mark.parametrize(
     ("right", "rows", "level"),
-    [(16, 16, "fair"), (12, 16, "little"), (100, 200, "fair"), (9000, 10_000, "solid")],
+    [(16, 16, "little"), (12, 16, "little"), (100, 200, "fair"), (9000, 10_000, "solid")],
 )
 def test_evidence_grows_with_the_test_set(right, rows, level):
     found = evidence(share(right, rows))
@@ -129,6 +129,15 @@ def test_sixteen_patients_say_little():
     sentence = evidence(share(12, 16)).sentence
     assert "says little" in sentence
     assert "50.5% to 89.8%" in sentence
+
+
+def test_a_perfect_score_is_as_unsure_as_its_farther_end():
+    sentence = evidence(share(50, 50)).sentence
+    assert "to about 7 points (92.9% to 100.0%)" in sentence
+
+
+def test_one_row_is_one_row():
+    assert "A test set of 1 row says little" in evidence(share(1, 1)).sentence
 
 
 def test_evidence_of_an_error_is_in_parts_of_itself():

@@ -84,7 +84,12 @@ def test_measures_are_those_of_the_summary_and_have_intervals(card, run):
     low, high = summary["accuracy_interval"]
     (scored,) = rows(measures, "accuracy, mean of the last 3 rounds")
     assert scored[1:] == [f"{summary['accuracy']:.1f}", f"{low:.1f}", f"{high:.1f}"]
-    for name in ("area under the ROC", "sensitivity at", "specificity at", "balanced"):
+    for name in (
+        "area under the ROC",
+        "sensitivity for ill at",
+        "specificity for ill at",
+        "balanced",
+    ):
         (found,) = rows(measures, name)
         assert float(found[2]) <= float(found[1]) <= float(found[3])
     assert rows(measures, "ill")

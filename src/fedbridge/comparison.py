@@ -117,6 +117,11 @@ class Comparison:
         return [cell for cell in self.cells if cell.summary is not None]
 
     @property
+    def open(self) -> list[CellResult]:
+        """The cells that have neither a summary nor an error yet."""
+        return [cell for cell in self.cells if cell.summary is None and cell.error is None]
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Headings beside the methods: the settings, and their average if there are several."""
         return (*self.settings, "average") if len(self.settings) > 1 else self.settings

@@ -187,8 +187,8 @@ def _again(record: RunRecord) -> list[str]:
             markdown_code(command(record)),
         ]
     lead = (
-        "The rows or the network came from a Python program. With the same task and version this call gives the "
-        "same model:"
+        "The rows or the network came from a Python program. With the same ones and the same "
+        "version this call gives the same model:"
     )
     return [lead, markdown_code(python_call(record))]
 

@@ -81,6 +81,17 @@ class Ranking:
             )
         return found if self.of == "setting" else f"{found} {OF_SEEDS}"
 
+    @property
+    def leaders(self) -> list[str]:
+        """The method with the best mean rank, and those that cannot be told from it."""
+        best = self.entries[0].rank
+        differ = self.p_value <= self.alpha
+        return [
+            entry.method
+            for entry in self.entries
+            if not differ or entry.rank - best <= self.critical_difference
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """For a file or a page."""
         return {**asdict(self), "sentence": self.sentence()}

@@ -55,12 +55,13 @@ class TestVerdict:
     def test_joining_is_worth_it(self):
         said = advice(enough=178)
         assert said.decision == "join"
-        assert said.recommended == "fedda-joint"
+        assert (said.recommended, said.best_rule) == ("auto", "fedda-joint")
         assert str(said) == (
             "Join: the expected error of the update falls by 63% (58% to 68%) against training "
             "alone. Budapest and Zurich help; Long Beach is far, its weight should be near zero. "
-            "Recommended: `fedda-joint`. With about 180 labelled samples you would no longer need "
-            "partners."
+            "Recommended: `auto`, which learns in every round whom to trust; of the single rules "
+            "`fedda-joint` has the smallest predicted error. With about 180 labelled samples you "
+            "would no longer need partners."
         )
 
     def test_the_trial_may_agree_or_be_silent(self):
@@ -80,7 +81,8 @@ class TestVerdict:
         assert str(said) == (
             "Stay alone: no rule is expected to lower the error of the update by more than 3% "
             "against training alone. Long Beach is far, its weight should be near zero. "
-            "Recommended: `target-only`."
+            "Recommended: `target-only`. What no single rule finds, `auto` may still find: it is "
+            "worth a try before the door is closed."
         )
 
     def test_an_opposed_partner_is_named(self):
@@ -109,7 +111,7 @@ class TestVerdict:
     @pytest.mark.parametrize(
         ("gain", "decision", "method", "words"),
         [
-            (0.4, "join", "fedda", "Join: the loss on the target's own rows is lower "),
+            (0.4, "join", "auto", "Join: the loss on the target's own rows is lower "),
             (
                 -0.4,
                 "alone",

@@ -151,14 +151,19 @@ def write_run(
     n_classes=3,
     settings=(("lr", 0.1),),
     origin="digits",
+    loaded_as="digits-noise",
+    network="mlp",
     summary=(),
     outputs=None,
     labels=None,
 ):
-    """A run's folder as ``fedbridge.run`` leaves it; with outputs, also what the test showed."""
+    """A run's folder as ``fedbridge.run`` leaves it; with outputs, also what the test showed.
+
+    ``loaded_as`` is the task as ``load_task`` was asked for it; None for one made in Python.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rounds = len(history) if rounds is None else rounds
-    model = {"name": "mlp", "input_shape": [4], "outputs": 3, "class_names": ["<b>", "&amp;"]}
+    model = {"name": network, "input_shape": [4], "outputs": 3, "class_names": ["<b>", "&amp;"]}
     config = {
         "format": 1,
         "version": "0.1.0",
@@ -173,6 +178,8 @@ def write_run(
         "options": {},
         "model": model if n_classes is None else model | {"n_classes": n_classes},
     }
+    if loaded_as is not None:
+        config["loaded_as"] = {"task": loaded_as, "options": {}}
     (folder / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
     text = "".join(json.dumps(entry) + "\n" for entry in history)
     (folder / "history.jsonl").write_text(text, encoding="utf-8")

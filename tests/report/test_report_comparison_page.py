@@ -77,12 +77,30 @@ def test_methods_are_ranked_over_settings_and_seeds(tmp_path):
     width = ranks["auto"]["high"] - ranks["auto"]["low"]
     assert width == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, rel=1e-3)
     assert [row["equal"] for row in ranks.values()] == [1, 1, 0]
+    for layer in charts(page)["ranks"]["spec"]["layer"]:
+        assert layer["encoding"]["x"]["axis"]["values"] == [1, 2, 3]
+    assert "auto has the best mean rank, but cannot be told from fedgp." in page.one("header").text
     assert "Over 6 settings the methods differ" in page.text
 
 
 def test_one_setting_and_seed_cannot_be_ranked(tmp_path):
     page = page_of(write_comparison(tmp_path, [cell("s", "auto", 0, 80.0)]))
     assert "Ranking" not in [h.text for h in page.all("h2")]
+
+
+def test_the_verdict_says_when_it_may_be_chance(tmp_path):
+    page = page_of(write_comparison(tmp_path / "few", four_methods()))
+    assert "cannot be told apart: the differences may be chance" in page.one("header").text
+    one_seed = [cell("s", "auto", 0, 80.0), cell("s", "fedgp", 0, 70.0)]
+    page = page_of(write_comparison(tmp_path / "one", one_seed))
+    assert "too few runs to tell" in page.one("header").text
+    clear = [
+        cell(setting, method, 0, score)
+        for setting in "abcdef"
+        for method, score in (("auto", 80.0), ("fedgp", 70.0))
+    ]
+    page = page_of(write_comparison(tmp_path / "clear", clear))
+    assert "the others are behind by more than chance" in page.one("header").text
 
 
 def with_runs(folder, entries, **measured):
@@ -198,6 +216,7 @@ def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
         cell("near", "fedgp", 1),
     ]
     page = page_of(write_comparison(tmp_path, entries))
+    assert page.one("p", class_="verdict").text == "Best so far: auto"
     assert "Unfinished: 1 of 4 runs so far. 1 failed." in page.one("header").text
     assert cells(table_called(page, "Mean"))[1] == ["fedgp", "–"]
     assert cells(table_called(page, "Mean"))[0] == ["auto", "80.0*"]

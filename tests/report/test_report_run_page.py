@@ -9,6 +9,7 @@ import shlex
 
 import numpy as np
 import pytest
+import torch
 from report_reading import (
     cells,
     chart_rows,
@@ -25,6 +26,7 @@ from report_reading import (
 import fedbridge as fb
 from fedbridge.errors import FedbridgeError
 from fedbridge.report import ReportError, write_report
+from fedbridge.settings import OBJECT_MODEL
 
 EVIL = "<script>alert(1)</script>"
 
@@ -60,11 +62,26 @@ def test_the_page_of_a_real_run(tmp_path):
 def test_the_verdict_has_an_interval_and_warns_of_a_small_test_set(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2, 3), n_test=16))
     assert "accuracy 53.0\N{NO-BREAK SPACE}% (30.5 to 74.4" in page.one("p", class_="verdict").text
-    assert "Only 16 test samples: the result says little" in page.one("p", class_="caution").text
+    assert "A test set of 16 rows says little" in page.one("p", class_="caution").text
+
+
+def test_the_evidence_is_of_the_accuracy_in_the_verdict(tmp_path):
+    outputs, labels = two_classes(60)
+    folder = write_run(tmp_path, lines(1), n_classes=2, n_test=60, outputs=outputs, labels=labels)
+    header = page_of(folder).one("header")
+    assert "accuracy 51.0\N{NO-BREAK SPACE}% (38.7 to 63.2" in header.one(class_="verdict").text
+    assert "38.7% to 63.2%" in header.one("p", class_="caution").text
 
 
 def test_a_large_test_set_gives_no_warning(tmp_path):
-    assert not page_of(write_run(tmp_path, lines(1), n_test=100)).all("p", class_="caution")
+    assert not page_of(write_run(tmp_path, lines(1), n_test=400)).all("p", class_="caution")
+
+
+def test_a_class_that_is_missing_in_the_test_set_is_named(tmp_path):
+    outputs, labels = two_classes(400)
+    only = {"outputs": outputs[labels == 1], "labels": labels[labels == 1]}
+    folder = write_run(tmp_path, lines(1), n_classes=2, n_test=200, **only)
+    assert "No test row is of <b>: how well" in page_of(folder).one("p", class_="caution").text
 
 
 def test_a_site_with_html_in_its_name_is_shown_as_text(tmp_path):
@@ -195,6 +212,23 @@ def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
     assert points_of(page, "loss") == {"test": [(1, 0.25), (2, 0.25)]}
 
 
+def test_the_error_of_the_delivered_model_is_told_from_the_mean_of_the_rounds(tmp_path):
+    history = lines(1, accuracy=None, balanced_accuracy=None, loss=0.25)
+    outputs = torch.arange(20.0).reshape(20, 1) / 10
+    tested = {"outputs": outputs, "labels": outputs[:, 0] - 1}
+    page = page_of(write_run(tmp_path, history, n_classes=None, n_test=20, **tested))
+    assert "squared error 0.250" in page.one("p", class_="verdict").text
+    assert "the delivered model's error on it is 1," in page.one("p", class_="caution").text
+
+
+def test_weights_are_drawn_from_zero_and_explained(tmp_path):
+    page = page_of(write_run(tmp_path, lines(1, 2, beta=[1.0, 1.0])))
+    for key, axis in (("beta", "y"), ("contributions", "x")):
+        for layer in charts(page)[key]["spec"]["layer"]:
+            assert layer["encoding"][axis]["scale"]["domainMin"] == 0
+    assert "0 is not at all" in page.one(id="chart-beta").text
+
+
 def test_the_warm_up_is_drawn_but_has_no_weights(tmp_path):
     warm = lines(-1, 0, beta=None, d2=None, sigma2=None, cosine=None, phase="warm-up")
     page = page_of(write_run(tmp_path, warm + lines(1, 2), rounds=2))
@@ -236,8 +270,15 @@ def test_the_command_says_everything_and_survives_a_shell(tmp_path):
 
 
 def test_the_command_names_the_file_that_the_rows_came_from(tmp_path):
-    folder = write_run(tmp_path, lines(1), origin="digits-noise.csv")
-    assert "run digits-noise.csv" in page_of(folder).one("pre").text
+    folder = write_run(tmp_path, lines(1), loaded_as="my digits.csv")
+    assert "run 'my digits.csv'" in page_of(folder).one("pre").text
+
+
+@pytest.mark.parametrize("given", [{"loaded_as": None}, {"network": f"{OBJECT_MODEL}Net"}])
+def test_what_no_command_can_load_has_a_call(tmp_path, given):
+    page = page_of(write_run(tmp_path, lines(1), **given))
+    assert page.one("pre").text.startswith("fedbridge.run(\n    task,\n    'fedgp',\n    rounds=1,")
+    assert "came from a Python program" in page.one("section", id="run-it-again").text
 
 
 def test_fifty_sources_and_five_hundred_rounds_stay_small(tmp_path):
@@ -347,3 +388,9 @@ def test_the_map_shows_where_every_source_lies(tmp_path):
     assert here["won"] == "you are here"
     assert here["predicted"] == "fedgp"
     assert "1 with an estimate of zero or below cannot be shown" in page.one(id="chart-map").text
+
+
+def test_where_no_source_can_lie_on_the_map_the_page_says_so(tmp_path):
+    page = page_of(write_run(tmp_path, lines(1, d2=[-1.0, -3.0])))
+    assert "map" not in charts(page)
+    assert "No map of who wins" in page.one("section", id="whom-it-trusted").text

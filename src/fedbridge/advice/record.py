@@ -8,8 +8,8 @@ from typing import Any, Literal
 Role = Literal["helps", "far", "opposed", "unclear"]
 Decision = Literal["join", "alone", "unclear"]
 FORMAT = 1
-ALONE, UNSURE = "target-only", "auto"
-"""What is recommended to one who should not join, and to one who cannot know."""
+ALONE, JOINED = "target-only", "auto"
+"""What is recommended to one who should not join, and to everybody else."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ class Advice:
         losses: the trial on the target's rows, if there was one.
         decision: whether to join.
         recommended: the method to use.
+        best_rule: the single rule to join with, by its predicted error; None if there is none.
         thin: why the evidence is too thin for a decision; empty when it is not.
         curve: how the answer changes with the target's samples.
         enough: samples with which partners are no longer needed; None if beyond the curve.
@@ -132,7 +133,8 @@ class Advice:
     reduction: Estimated | None = None
     losses: Losses | None = None
     decision: Decision = "unclear"
-    recommended: str = UNSURE
+    recommended: str = JOINED
+    best_rule: str | None = None
     thin: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
     enough: int | None = None

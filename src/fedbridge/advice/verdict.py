@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbridge.advice.record import ALONE, UNSURE, Advice, Estimated, RuleError
+from fedbridge.advice.record import ALONE, JOINED, Advice, Estimated, RuleError
 from fedbridge.rules import names
 
 if TYPE_CHECKING:
@@ -118,12 +118,12 @@ class Case:
         return self.by_losses() if gradients == "unclear" else gradients
 
     def recommended(self) -> str:
-        """The method to use."""
-        decision = self.decision()
-        if decision == "join":
-            assert self.best is not None
-            return self.best
-        return ALONE if decision == "alone" else UNSURE
+        """The method to use.
+
+        Joining is a matter for ``auto``: predicted errors tell whether joining pays better than
+        they tell which rule does (docs/advise.md), and ``auto`` decides by losses as it goes.
+        """
+        return ALONE if self.decision() == "alone" else JOINED
 
     def words(self) -> str:
         """The verdict."""
@@ -171,13 +171,21 @@ class Case:
         return f"{'; '.join(parts)}." if parts else ""
 
     def _advice(self) -> str:
-        method = self.recommended()
-        if method == UNSURE:
+        decision = self.decision()
+        if decision == "unclear":
             return (
-                f"Recommended: `{UNSURE}`, which goes both ways at once and lets the "
+                f"Recommended: `{JOINED}`, which goes both ways at once and lets the "
                 f"cross-validated loss decide."
             )
-        return f"Recommended: `{method}`.{self._samples() if self.decision() == 'join' else ''}"
+        if decision == "alone":
+            return (
+                f"Recommended: `{ALONE}`. What no single rule finds, `{JOINED}` may still find: it "
+                f"is worth a try before the door is closed."
+            )
+        return (
+            f"Recommended: `{JOINED}`, which learns in every round whom to trust; of the single "
+            f"rules `{self.best}` has the smallest predicted error.{self._samples()}"
+        )
 
     def _samples(self) -> str:
         if self.enough is not None:
@@ -237,6 +245,7 @@ def decided(advice: Advice, *, freedom: int) -> Advice:
         reduction=reduction,
         decision=case.decision(),
         recommended=case.recommended(),
+        best_rule=case.best,
         thin=case.thin(),
         verdict=case.words(),
     )

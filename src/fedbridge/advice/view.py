@@ -61,12 +61,15 @@ def _rules(advice: Advice) -> Table:
     for rule in advice.rules:
         share = rule.relative
         text = f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)})"
-        marks = (
-            "recommended" if rule.rule == advice.recommended else "",
-            "at most" if rule.bound else "",
-        )
+        marks = (_remark(rule.rule, advice), "at most" if rule.bound else "")
         table.add_row(Text(rule.rule), text, ", ".join(filter(None, marks)))
     return table
+
+
+def _remark(rule: str, advice: Advice) -> str:
+    if rule == advice.recommended:
+        return "recommended"
+    return "best single rule" if rule == advice.best_rule else ""
 
 
 def loss_line(advice: Advice) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fedbridge.methods import is_bound
 from fedbridge.report.charts import INK, PALETTE, REST, Series, line_chart
 from fedbridge.report.charts.dots import DotRow, dot_chart
-from fedbridge.report.charts.maps import Angles, Place, win_map
+from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.page import note
 from fedbridge.report.record import mean
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from fedbridge.report.charts import Chart
     from fedbridge.report.comparison_record import ComparisonRecord
+    from fedbridge.report.markup import Html
 
 ALONE = "target-only"
 LEAST_VALUES = 3
@@ -127,7 +129,7 @@ def _dials(
     ]
 
 
-def map_chart(record: ComparisonRecord) -> Chart | None:
+def map_chart(record: ComparisonRecord) -> Chart | Html | None:
     """Settings where their noise and distances are, coloured by who won there."""
     comparison = record.comparison
     rows = comparison.rows()
@@ -142,7 +144,7 @@ def map_chart(record: ComparisonRecord) -> Chart | None:
         places.append(Place(setting, d2, sigma2, best[0] if len(best) == 1 else "several"))
         shares += [h.tau2 for h in measured]
         sizes += [h.entries for h in measured if h.entries]
-    return win_map(
+    drawn = win_map(
         "map",
         "Who wins where",
         places,
@@ -153,3 +155,4 @@ def map_chart(record: ComparisonRecord) -> Chart | None:
         "setting where its first round was measured, in the colour of the method with the best "
         "test result.",
     )
+    return note(NO_MAP) if drawn is None and places else drawn

@@ -29,6 +29,7 @@ from fedbridge.report.tables import Cell, Table, facts, said
 if TYPE_CHECKING:
     from fedbridge.comparison import CellResult, Comparison
     from fedbridge.comparison import Entry as TableEntry
+    from fedbridge.ranking import Ranking
     from fedbridge.report.comparison_record import ComparisonRecord
     from fedbridge.report.markup import Child
     from fedbridge.report.tables import Entry
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
+    ranking = rank_comparison(record.comparison)
     return Page(
         f"Comparison: {record.name}",
-        _lead(record.comparison),
+        _lead(record.comparison, ranking),
         (
             Section("Means", (_means(record), *(note(text) for text in record.notes))),
-            _ranking(record.comparison),
+            _ranking(ranking),
             Section("Turning a dial", tuple(dial_charts(record))),
-            Section("By setting", tuple(setting_charts(record))),
+            _by_setting(record),
             Section("Who wins where", (map_chart(record),)),
             Section("Over the rounds", tuple(curve_charts(record))),
             _failures(record.comparison),
@@ -54,7 +56,7 @@ def comparison_page(record: ComparisonRecord) -> Page:
     )
 
 
-def _lead(comparison: Comparison) -> Html:
+def _lead(comparison: Comparison, ranking: Ranking | None) -> Html:
     done, planned = len(comparison.finished), len(comparison.cells)
     finished = "" if done == planned else f"Unfinished: {done} of {planned} runs so far. "
     failed = f"{len(comparison.failures)} failed. " if comparison.failures else ""
@@ -64,14 +66,15 @@ def _lead(comparison: Comparison) -> Html:
         note(
             f"{finished}{failed}{counted(len(comparison.methods), 'method')} in "
             f"{counted(len(comparison.settings), 'setting')}, "
-            f"{counted(len(comparison.seeds), 'seed')}, {comparison.rounds} rounds."
+            f"{counted(len(comparison.seeds), 'seed')}, {counted(comparison.rounds, 'round')}."
         ),
+        paragraph(_sureness(ranking)) if len(_scored(comparison)) > 1 else None,
         small_test_note(min(tested), "differences may be chance.") if tested else None,
     )
 
 
 def _verdict(comparison: Comparison) -> str:
-    """Who is best, or with several settings, best in how many of them."""
+    """Who has the best mean, or with several settings, the best in how many of them."""
     settings = len(comparison.settings)
     wins = {
         row.method: sum(entry.best for entry in row.entries[:settings]) for row in comparison.rows()
@@ -82,7 +85,25 @@ def _verdict(comparison: Comparison) -> str:
     leading = [method for method in wins if wins[method] == most]
     each = " each" if len(leading) > 1 else ""
     where = "" if settings == 1 else f" in {most} of {settings} settings{each}"
-    return f"Best{where}: {', '.join(leading)}"
+    so_far = " so far" if comparison.open else ""
+    return f"Best{so_far}{where}: {', '.join(leading)}"
+
+
+def _scored(comparison: Comparison) -> set[str]:
+    """Methods with a result."""
+    return {cell.method for cell in comparison.finished}
+
+
+def _sureness(ranking: Ranking | None) -> str:
+    """Whether the verdict may be chance."""
+    if ranking is None:
+        return "There are too few runs to tell whether the differences are chance."
+    first, *others = ranking.leaders
+    if len(others) == len(ranking.entries) - 1:
+        return "By their ranks the methods cannot be told apart: the differences may be chance."
+    if others:
+        return f"{first} has the best mean rank, but cannot be told from {', '.join(others)}."
+    return f"{first} has the best mean rank, and the others are behind by more than chance."
 
 
 def _means(record: ComparisonRecord) -> Table:
@@ -111,8 +132,13 @@ def _mean_cell(entry: TableEntry, digits: int, *, partial: bool) -> Cell:
     return Cell(tag("strong", shown) if entry.best else shown, entry.mean)
 
 
-def _ranking(comparison: Comparison) -> Section | None:
-    ranking = rank_comparison(comparison)
+def _by_setting(record: ComparisonRecord) -> Section:
+    charts = setting_charts(record)
+    seen = note("Diamonds: the best mean of a setting. Small dots: single seeds. Bars: the spread.")
+    return Section("By setting", (*charts, seen if any(charts) else None))
+
+
+def _ranking(ranking: Ranking | None) -> Section | None:
     if ranking is None:
         return None
     left_out = ", ".join(ranking.left_out)

@@ -115,7 +115,9 @@ def reproduction(record: RunRecord) -> Section:
     return Section(
         "Run it again",
         (
-            tag("pre", tag("code", python_call(record) if by_hand else command(record)), tabindex=0),
+            tag(
+                "pre", tag("code", python_call(record) if by_hand else command(record)), tabindex=0
+            ),
             note(
                 f"With fedbridge {record.config['version']} and the same data (checksum of all "
                 f"rows ",

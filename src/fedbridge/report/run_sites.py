@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.report.charts import INK, REST, Series, line_chart, styles
 from fedbridge.report.charts.dots import DotRow, dot_chart
-from fedbridge.report.charts.maps import Angles, Place, share_off_line, win_map
+from fedbridge.report.charts.maps import NO_MAP, Angles, Place, share_off_line, win_map
 from fedbridge.report.markup import markup, tag
 from fedbridge.report.page import Section, note
 from fedbridge.report.record import mean
@@ -107,8 +107,8 @@ def _contributions(record: RunRecord) -> Chart | None:
     )
 
 
-def _map(record: RunRecord) -> Chart | None:
-    """Where the sources lie on the map of who wins."""
+def _map(record: RunRecord) -> Chart | Html | None:
+    """Where the sources lie on the map of who wins; None where nothing was measured."""
     sigma2 = mean([value for _, value in record.curve("sigma2")])
     places, shares = [], []
     for index, name in enumerate(record.sources):
@@ -118,7 +118,7 @@ def _map(record: RunRecord) -> Chart | None:
         places.append(Place(name, d2, sigma2))
         shares.append(share_off_line(d2, record.source_mean("tau2_d2", index)))
     entries = (record.summary or {}).get("parameters")
-    return win_map(
+    drawn = win_map(
         "map",
         "Where the sources lie",
         places,
@@ -128,6 +128,7 @@ def _map(record: RunRecord) -> Chart | None:
         "error) with one source at this distance, β = ½ where a rule has one; your sources lie "
         "where the mean of their estimates is.",
     )
+    return note(NO_MAP) if drawn is None and places else drawn
 
 
 def _table(record: RunRecord) -> Table:
