@@ -102,10 +102,7 @@ class Federation:
         return self.bench.sites[client].name
 
     def open(self, *, slots: int = 1, rows: int | None = None) -> None:
-        """Start the engine with room for so many starting points and jobs at a time.
-
-        There is always room for a round of all sources: the warm-up is one.
-        """
+        """Start the engine with room for so many starting points and jobs, and for a warm-up."""
         self.close()
         room = max(rows or 0, self.n_sources + 1)
         if self.remote is not None:
