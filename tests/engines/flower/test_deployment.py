@@ -172,6 +172,7 @@ def test_a_slow_source_costs_itself_the_round(tmp_path):
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3]
     assert lines[1]["failures"] == {slow: "no answer within 30 seconds"}
+    assert lines[2]["failures"] == {}
     assert all(line["accuracy"] is not None for line in lines)
 
 

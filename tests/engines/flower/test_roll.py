@@ -136,6 +136,19 @@ def test_a_restarted_node_takes_over_when_its_predecessor_is_silent(tmp_path):
     assert roll.nodes["target"] == again
 
 
+def test_a_slow_node_keeps_its_place_unless_another_has_come(tmp_path):
+    grid = PretendGrid(nodes_of(blobs(), tmp_path))
+    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
+    roll.gather(wait=1)
+    before = dict(roll.nodes)
+    roll.lose("site 0", silent=True)
+    assert roll.nodes == before
+    again = grid.join(nodes_of(blobs(), tmp_path)[1])
+    roll.refresh()
+    roll.lose("site 0", silent=True)
+    assert roll.nodes["site 0"] == again
+
+
 def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = lambda question, answer: None

@@ -40,10 +40,12 @@ class NoAnswer:
     Attributes:
         reason: in words.
         lost: whether the node itself is gone or silent, rather than its work gone wrong.
+        silent: whether it only did not answer in time.
     """
 
     reason: str
     lost: bool = True
+    silent: bool = False
 
 
 class Courier:
@@ -91,7 +93,7 @@ class Courier:
             if not waiting or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
-        silent = NoAnswer(f"no answer within {timeout:g} seconds")
+        silent = NoAnswer(f"no answer within {timeout:g} seconds", silent=True)
         return {node: answers.get(node, silent) for node in contents}
 
     def _opened(self, reply: Message) -> RecordDict | NoAnswer:

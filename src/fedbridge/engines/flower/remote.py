@@ -122,7 +122,7 @@ class FlowerRemote:
         answers = {n: found[there[n]] if n in there else absent for n in contents}
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
-                self.roll.lose(name)
+                self.roll.lose(name, silent=answer.silent)
         self._count_misses(answers.get(self.orders.target))
         return answers
 
@@ -174,7 +174,7 @@ class FlowerRemote:
         if isinstance(answer, NoAnswer):
             self.notes.append(f"{target} did not measure its model: {answer.reason}")
             if answer.lost:
-                self.roll.lose(target)
+                self.roll.lose(target, silent=answer.silent)
             return None
         try:
             check_fields(answer)

@@ -135,12 +135,15 @@ class Roll:
                 self._refused.add(self._start_of(node))
                 self.notes.append(f"Refused {there[node] or f'node {node}'}: {error}.")
 
-    def lose(self, name: str) -> None:
+    def lose(self, name: str, *, silent: bool = False) -> None:
         """A site's node did not answer: whoever has come in its place takes over.
 
         Without registered keys a node that was restarted is a new one, and its predecessor still
-        counts as connected for a while.
+        counts as connected for a while. One that was only ``silent`` keeps its place if nobody
+        else has come: it may be slow.
         """
+        if silent and name not in self._next:
+            return
         node = self.nodes.pop(name, None)
         if node is not None and name in self._next:
             self._refused.add(self._start_of(node))
