@@ -207,6 +207,26 @@ def test_a_phone_never_scrolls_sideways(opened, which, request):
     assert all(inside <= outside for inside, outside in widths)
 
 
+def test_a_long_name_pushes_no_column_out_of_sight(opened, tmp_path):
+    folder = write_run(tmp_path, [line(1, 2), line(2, 2)], sources=("L" * 120, "B"))
+    page = opened(write_report(folder))
+    widths = (
+        "const t = document.getElementById('table-sites'); return [t.scrollWidth, t.clientWidth]"
+    )
+    content, window = page.run(widths)
+    assert content <= window
+    page = opened(write_report(folder), width=390, mobile=True)
+    legend = "return document.querySelector('#chart-beta svg').getBBox().width"
+    assert page.run(legend) <= 390
+
+
+def test_a_link_to_a_folded_part_opens_it(opened, run_page):
+    page = opened(run_page)
+    assert not page.run("return document.getElementById('configuration').open")
+    page.run("document.querySelector('nav a[href=\"#configuration\"]').click()")
+    page.wait("document.getElementById('configuration').open")
+
+
 def test_print_is_light_open_and_without_controls(opened, run_page):
     page = opened(run_page, scheme="dark", media="print")
     assert page.run(f"return {GROUND}") == "rgb(255, 255, 255)"

@@ -113,6 +113,16 @@ for (const panel of document.querySelectorAll("[data-points]")) {
   show();
 }
 
+// A link to a folded part opens it.
+{
+  const unfold = () => {
+    const part = document.getElementById(location.hash.slice(1));
+    if (part instanceof HTMLDetailsElement) part.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+}
+
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details")) part.open = true;
 });

@@ -130,6 +130,7 @@ class FedBridgeStrategy(Strategy):
         courier = Courier(grid, self.timeout if timeout is None else timeout)
         roll = Roll(courier, self.target, self.sites, secure=self.secure)
         roll.gather(self.wait, self.min_sites)
+        self.target = roll.target
         task = roll.task(self.name)
         settings, own = self._settings(task, initial_arrays)
         remote = FlowerRemote(
@@ -195,7 +196,7 @@ class FedBridgeStrategy(Strategy):
         log.info(
             "fedbridge: %s for target %s, updates as %s%s",
             self.rule,
-            self.target or "the site that says so",
+            self.target,
             self.encoding,
             ", roles pinned to registered nodes" if self.secure else "",
         )

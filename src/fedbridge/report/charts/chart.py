@@ -95,7 +95,7 @@ def axis_of(field: str, title: str | None, **more: Any) -> Spec:
 
 def from_least(least: float) -> Spec:
     """A scale that begins at what no value can be below; minus infinity leaves it open."""
-    return {"domainMin": least} if math.isfinite(least) else {}
+    return {"domainMin": least, "nice": True} if math.isfinite(least) else {}
 
 
 def one_per_name(names: Sequence[str], values: Iterable[Any]) -> Spec:

@@ -37,7 +37,7 @@ DESCRIBED = 8
 AIR = 4.0
 """The map reaches so many times farther than its points, on both sides."""
 
-NO_MAP = "No map of who wins: no place has both a distance and a noise above zero."
+NO_MAP = "No map of who wins: nowhere are distance and noise both estimated above zero."
 """In the place of a map that would be empty."""
 
 GROUND_TITLE = "smallest Delta error"

@@ -31,6 +31,9 @@ LABELLED = 40
 ONE_LINE = 40
 """Letters that class names may have together to stand below the matrix side by side."""
 
+SHADES = (0.05, 0.5)
+"""Opacity of an empty and of a full cell: counts in ink can be read on all, in light and dark."""
+
 SQUARE = 280
 UNIT = {"domain": [0, 1], "nice": False}
 
@@ -68,7 +71,7 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
             "opacity": {
                 "field": "share",
                 "type": "quantitative",
-                "scale": {"domain": [0, 1], "range": [0.06, 1]},
+                "scale": {"domain": [0, 1], "range": SHADES},
                 "legend": None,
             },
             "color": {
@@ -84,10 +87,7 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
             "x": x,
             "y": y,
             "text": {"field": "count", "type": "quantitative"},
-            "color": {
-                "condition": {"test": "datum.share > 0.55", "value": colour("card")},
-                "value": colour("ink"),
-            },
+            "color": {"value": colour("ink")},
             "tooltip": told,
         },
     }
