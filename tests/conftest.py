@@ -1,5 +1,7 @@
 """Settings that all tests share."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -14,6 +16,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedbridge")
+
+# A shell starts what runs in the background with Ctrl-C ignored; tests of it need it heard.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -119,6 +119,7 @@ def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_an_error_with_the_logs_last_words(tmp_path):
     with Operation(tmp_path, {}, apps="spawn") as operation, socket.socket() as taken:
         taken.bind(("127.0.0.1", operation.port))
