@@ -17,9 +17,12 @@ def handlers():
 
 @pytest.fixture(autouse=True)
 def _unchanged():
+    """Nothing is left changed; ``nohup``, under which hang-ups are ignored, plays no part."""
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     before = handlers()
     yield
     assert handlers() == before
+    signal.signal(signal.SIGHUP, hung_up)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
