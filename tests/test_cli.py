@@ -429,7 +429,33 @@ def start(*words, **options):
     return subprocess.Popen(command, **pipes | options)
 
 
+HELPS = """
+import argparse, contextlib, io, sys
+from fedbridge.cli import build_parser, main
+
+def commands(parser, words=()):
+    yield words
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, own in action.choices.items():
+                yield from commands(own, (*words, name))
+
+for words in commands(build_parser()):
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    assert shown.getvalue().startswith("usage: fedbridge")
+    print(*words, ":", *sorted({"torch", "numpy", "pandas", "rich", "flwr"} & {*sys.modules}))
+"""
+
+
 class TestProcess:
+    def test_help_waits_for_no_library(self):
+        helped = subprocess.run([sys.executable, "-c", HELPS], capture_output=True, text=True)
+        assert helped.returncode == 0, helped.stderr
+        lines = [line.split(":") for line in helped.stdout.splitlines()]
+        assert {"", "run", "compare", "deploy init", "data fetch"} <= {w.strip() for w, _ in lines}
+        assert [found for _, found in lines if found.strip()] == []
+
     def test_the_module_is_the_command(self):
         out, err = start("--version").communicate(timeout=60)
         assert (out, err) == (f"fedbridge {fb.__version__}\n", "")

@@ -9,7 +9,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import fedbridge
+from fedbridge._version import __version__
 from fedbridge.arguments import Parser
 from fedbridge.commands import (
     advise,
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> Parser:
     """All commands with their arguments."""
     parser = Parser(prog="fedbridge", description=HELP)
-    parser.add_argument("--version", action="version", version=f"fedbridge {fedbridge.__version__}")
+    parser.add_argument("--version", action="version", version=f"fedbridge {__version__}")
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for family in (demo, advise, run, compare, watch, predict, report, data, deploy, names):

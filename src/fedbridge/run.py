@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-import fedbridge
 from fedbridge import methods
+from fedbridge._version import __version__
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
 from fedbridge.distant import DistantSite
@@ -205,7 +205,7 @@ class Run:
         """What the run is: with the same code of the model, the same bits come out."""
         known = {
             "format": FORMAT,
-            "version": fedbridge.__version__,
+            "version": __version__,
             "task": self.task.name,
             "target": self.task.target.name,
             "sources": list(self.task.source_names),

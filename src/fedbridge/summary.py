@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import requests
 import urllib3
 
-import fedbridge
+from fedbridge._version import __version__
 from fedbridge.data.disk import disk_error, require_space
 from fedbridge.errors import FedbridgeError
 
@@ -94,7 +94,7 @@ def download(
     fruitless = 0
     with requests.Session() as session:
         session.headers.update(
-            {"User-Agent": f"fedbridge/{fedbridge.__version__}", "Accept-Encoding": "identity"}
+            {"User-Agent": f"fedbridge/{__version__}", "Accept-Encoding": "identity"}
         )
         while True:
             before = part.size()

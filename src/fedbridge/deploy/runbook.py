@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 from fedbridge.deploy.folders import LINK_NAME, SiteFolder, SiteSettings
 from fedbridge.deploy.plan import NODE_PORT
 from fedbridge.deploy.starting import (

@@ -9,7 +9,7 @@ from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
-import fedbridge
+from fedbridge._version import __version__
 from fedbridge.report import library
 from fedbridge.report.charts import Chart
 from fedbridge.report.charts.style import config
@@ -112,7 +112,7 @@ class Page:
                 _contents(sections),
                 *(section.html() for section in sections),
             ),
-            tag("footer", f"fedbridge {fedbridge.__version__}"),
+            tag("footer", f"fedbridge {__version__}"),
             data("charts", {"config": config(), "charts": charts}),
             tag("script", Html(library.packed()), type="text/plain", id="library")
             if charts

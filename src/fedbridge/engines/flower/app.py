@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

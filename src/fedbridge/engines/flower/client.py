@@ -15,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 from fedbridge.blocks import Blocks, buffer_copies, parameter_vector
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.memory import Memory, default_folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 from fedbridge.files import write_atomically
 from fedbridge.rundir import FORMAT, RunFolder
 from fedbridge.settings import OBJECT_MODEL

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 
-from fedbridge import __version__
+from fedbridge._version import __version__
 from fedbridge.distant import DistantTask, distant_site
 from fedbridge.engines.flower.courier import NoAnswer
 from fedbridge.engines.flower.replies import SITE, ReplyError, check_fields

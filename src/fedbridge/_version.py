@@ -1,0 +1,3 @@
+"""The version of fedbridge, where the build and every module find it without importing more."""
+
+__version__ = "0.1.0"

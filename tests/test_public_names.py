@@ -1,0 +1,64 @@
+"""What `import fedbridge` gives: all public names, and nothing heavy before one is used."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedbridge as fb
+
+HEAVY = {"torch", "numpy", "pandas", "sklearn", "scipy", "rich", "flwr", "requests"}
+
+
+def alone(code: str) -> str:
+    """What a new interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    found = alone("import sys, fedbridge; print(*sys.modules)").split()
+    assert "fedbridge" in found
+    assert not HEAVY & set(found)
+
+
+@pytest.mark.parametrize("name", fb.__all__)
+def test_every_public_name_is_there_and_listed(name):
+    assert getattr(fb, name) is not None
+    assert name in dir(fb)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'fly'"):
+        fb.fly  # noqa: B018
+
+
+def test_editors_and_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(fb.__file__).read_text(encoding="utf-8"))
+    declared = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        for statement in node.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    ]
+    assert sorted(declared) == sorted(fb.__all__)
+
+
+@pytest.mark.parametrize("name", ["run", "aggregate"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import fedbridge.{0}; import fedbridge",
+        "import fedbridge; fedbridge.{0}; import fedbridge.{0}",
+        "from fedbridge.{0} import __name__; import fedbridge",
+        "import fedbridge; from fedbridge import {0}; assert {0} is fedbridge.{0}",
+    ],
+)
+def test_a_function_is_not_hidden_by_the_module_of_its_name(name, imports):
+    code = f"{imports.format(name)}; print(fedbridge.{name}.__qualname__)"
+    assert alone(code) == name
