@@ -15,7 +15,7 @@ from fedbridge.compare import CONTROLS, Plan, Setting, compare
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.metrics import wilson_interval
-from fedbridge.pool import work_in_processes
+from fedbridge.processes import work_in_processes
 from fedbridge.rundir import RunFolderError
 
 SMALL = {"n_target": 12}

@@ -25,8 +25,7 @@ from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, ne
 from fedbridge.files import file_name, to_json
 from fedbridge.methods.matched import FIXED_BETA
 from fedbridge.needs import UnmetNeedError
-from fedbridge.pool import Event, Tell, work_in_processes
-from fedbridge.processes import core_count
+from fedbridge.processes import Event, Tell, core_count, work_in_processes
 from fedbridge.run import run
 from fedbridge.rundir import RunFolder, fingerprint
 from fedbridge.settings import NAMES, split_options

@@ -1,4 +1,4 @@
-"""Child processes that neither outlive their parent nor run its main script again.
+"""A few child processes that share out pieces of work, and never outlive their parent.
 
 Children are forked where that is safe: they inherit model and data as they are, and a script
 without an ``if __name__ == "__main__"`` guard works. Elsewhere they are spawned without running
@@ -15,16 +15,18 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
+Tell = Callable[[object], None]
+Work = Callable[[Any, Tell], object]
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
@@ -33,6 +35,21 @@ def core_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a piece of work.
+
+    Attributes:
+        item: its index.
+        kind: ``told`` something on the way, ``done``, or its process ``died``.
+        value: what was told, the result, or the exit code.
+    """
+
+    item: int
+    kind: Literal["told", "done", "died"]
+    value: Any
 
 
 @dataclass(eq=False)
@@ -52,36 +69,52 @@ class Child:
 
 
 class Crew:
-    """Starts children, each with a pipe of its own, and lets none of them be left behind."""
+    """Children that all do the same kind of work, one piece at a time, on one torch thread each.
 
-    def __init__(self, start_method: str = START_METHOD) -> None:
+    Args:
+        work: called in a child with a piece of work and a function that tells the parent something
+            on the way; what it returns is the result.
+        size: how many children there are.
+        start_method: of ``multiprocessing``.
+    """
+
+    def __init__(self, work: Work, size: int, start_method: str = START_METHOD) -> None:
+        self._work = work
         self._context = multiprocessing.get_context(start_method)
         self._lifeline, self._held_open = self._context.Pipe(duplex=False)
         self.children: list[Child] = []
+        for _ in range(size):
+            self._start()
 
-    def start(self, serve: Callable[[Connection], object]) -> Child:
-        """Start a child that serves its pipe on one torch thread until the pipe closes."""
-        ours, theirs = self._context.Pipe()
-        forked = self._context.get_start_method() == "fork"
-        inherited = [child.pipe for child in self.children] + [ours, self._held_open]
-        process = self._context.Process(  # type: ignore[attr-defined]
-            target=_live,
-            args=(serve, theirs, self._lifeline, inherited if forked else []),
-            daemon=True,
-        )
-        with warnings.catch_warnings(), _main_script_left_alone():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch, idle here
-            process.start()
-        theirs.close()
-        child = Child(process, ours)
-        self.children.append(child)
-        return child
+    def do(
+        self, items: Sequence[Any], length: Callable[[Any], float] | None = None
+    ) -> Iterator[Event]:
+        """Do all pieces of work, the longest first, or in their order without ``length``.
 
-    def dismiss(self, child: Child) -> int | None:
-        """End a child, or bury one that has died; its exit code."""
-        child.stop(patience=1.0)
-        self.children.remove(child)
-        return child.process.exitcode
+        One whose child dies is not tried again, and the child is replaced.
+        """
+        waiting = list(range(len(items)))
+        if length is not None:
+            waiting.sort(key=lambda item: length(items[item]), reverse=True)
+        waiting.reverse()
+        busy: dict[Child, int] = {}
+        while True:
+            for child in self.children:
+                if child not in busy and waiting:
+                    busy[child] = waiting.pop()
+                    with contextlib.suppress(ConnectionError):  # noticed when receiving
+                        child.pipe.send(items[busy[child]])
+            if not busy:
+                return
+            by_pipe = {child.pipe: child for child in busy}
+            for pipe in wait(list(by_pipe)):
+                child = by_pipe[pipe]  # type: ignore[index]
+                try:
+                    kind, value = child.pipe.recv()
+                except (EOFError, ConnectionError):
+                    kind, value = "died", self._replace(child)
+                item = busy[child] if kind == "told" else busy.pop(child)
+                yield Event(item, kind, value)
 
     def close(self, patience: float = 1.0) -> None:
         """End all children."""
@@ -91,14 +124,43 @@ class Crew:
         self._held_open.close()
         self._lifeline.close()
 
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        forked = self._context.get_start_method() == "fork"
+        inherited = [child.pipe for child in self.children] + [ours, self._held_open]
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=_live,
+            args=(self._work, theirs, self._lifeline, inherited if forked else []),
+            daemon=True,
+        )
+        with warnings.catch_warnings(), _main_script_left_alone():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch, idle here
+            process.start()
+        theirs.close()
+        self.children.append(Child(process, ours))
 
-def _live(
-    serve: Callable[[Connection], object],
-    pipe: Connection,
-    lifeline: Connection,
-    inherited: list[Connection],
-) -> None:
-    """A child's life."""
+    def _replace(self, child: Child) -> int | None:
+        """Bury a child that has died; its exit code."""
+        child.stop(patience=1.0)
+        self.children.remove(child)
+        self._start()
+        return child.process.exitcode
+
+
+def work_in_processes(work: Work, items: Sequence[object], processes: int) -> Generator[Event]:
+    """Do ``work(item, tell)`` for all items, ``processes`` at a time, in their order.
+
+    Closing the iterator before its end kills what is still at work.
+    """
+    crew = Crew(work, min(processes, len(items)))
+    try:
+        yield from crew.do(items)
+    finally:
+        crew.close(patience=0.0)
+
+
+def _live(work: Work, pipe: Connection, lifeline: Connection, inherited: list[Connection]) -> None:
+    """A child's life: take a piece of work from the pipe, do it, report, until the pipe closes."""
     for connection in inherited:
         if not connection.closed:
             connection.close()
@@ -107,7 +169,8 @@ def _live(
     threading.Thread(target=_leave_with_parent, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            serve(pipe)
+            item = pipe.recv()
+            pipe.send(("done", work(item, lambda message: pipe.send(("told", message)))))
 
 
 def _leave_with_parent(lifeline: Connection) -> None:

@@ -7,9 +7,7 @@ job's result depends on nothing but the job, so any number of workers gives the 
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
-from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from fedbridge.engines.local import check_room
 from fedbridge.jobs import Outcome
-from fedbridge.processes import START_METHOD, Child, Crew
+from fedbridge.processes import START_METHOD, Crew, Tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,27 +45,21 @@ class WorkerEngine:
         self._bench = bench
         self.starts = torch.zeros(slots, bench.blocks.total).share_memory_()
         self.results = torch.zeros(rows, bench.blocks.total).share_memory_()
-        self._crew = Crew(start_method)
-        self._serve = partial(_do_job, bench, self.starts, self.results)
-        for _ in range(workers):
-            self._crew.start(self._serve)
+        work = partial(_do_job, bench, self.starts, self.results)
+        self._crew = Crew(work, workers, start_method)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do all jobs; one whose worker dies says so, and the worker is replaced."""
         check_room(jobs, self.results)
-        waiting = sorted(range(len(jobs)), key=lambda row: self._length(jobs[row]))
         outcomes: dict[int, Outcome] = {}
-        busy: dict[Child, int] = {}
-        while waiting or busy:
-            for worker in self._crew.children:
-                if worker not in busy and waiting:
-                    busy[worker] = waiting.pop()
-                    self._send(worker, jobs[busy[worker]], busy[worker])
-            by_pipe = {worker.pipe: worker for worker in busy}
-            for pipe in wait(list(by_pipe)):
-                worker = by_pipe[pipe]  # type: ignore[index]
-                row = busy.pop(worker)
-                outcomes[row] = self._receive(worker, len(self._bench.sites[jobs[row].client]))
+        rows = [(job, row) for row, job in enumerate(jobs)]
+        for event in self._crew.do(rows, lambda item: self._length(item[0])):
+            if event.kind == "done":
+                outcomes[event.item] = event.value
+            else:
+                samples = len(self._bench.sites[jobs[event.item].client])
+                failure = f"its process ended with code {event.value}"
+                outcomes[event.item] = Outcome(samples, failure=failure, lost=True)
         return [outcomes[row] for row in range(len(jobs))]
 
     def close(self) -> None:
@@ -81,21 +73,10 @@ class WorkerEngine:
             steps = min(job.max_batches or steps, steps)
         return steps * min(job.plan.batch_size, samples)
 
-    def _send(self, worker: Child, job: Job, row: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionError):  # noticed when receiving
-            worker.pipe.send((job, row))
 
-    def _receive(self, worker: Child, samples: int) -> Outcome:
-        try:
-            outcome: Outcome = worker.pipe.recv()
-        except (EOFError, ConnectionError):
-            code = self._crew.dismiss(worker)
-            self._crew.start(self._serve)
-            return Outcome(samples, failure=f"its process ended with code {code}", lost=True)
-        return outcome
-
-
-def _do_job(bench: Workbench, starts: Tensor, results: Tensor, pipe: Connection) -> None:
-    """One job: take it from the pipe, do it on shared memory, report."""
-    job, row = pipe.recv()
-    pipe.send(bench.run(job, starts, results[row]))
+def _do_job(
+    bench: Workbench, starts: Tensor, results: Tensor, item: tuple[Job, int], tell: Tell
+) -> Outcome:
+    """One job, on shared memory."""
+    job, row = item
+    return bench.run(job, starts, results[row])
