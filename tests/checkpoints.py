@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedbridge.files import sha256
-from fedbridge.models.pretrained import RESNETS
-from fedbridge.models.resnet import ResNet
+from fedbridge.models.resnet import RESNETS, ResNet
 
 if TYPE_CHECKING:
     from pathlib import Path

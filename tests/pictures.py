@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
-from fedbridge import backbones
+from fedbridge.models import backbones
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

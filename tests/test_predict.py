@@ -11,9 +11,9 @@ from pictures import TINY, noise_image, register_tiny_backbone
 from safetensors.torch import load_file, save_file
 
 import fedbridge as fb
-from fedbridge import backbones
 from fedbridge.data.image_preprocessing import ImagePreprocessing
 from fedbridge.errors import DataError, ModelError, ShapeError
+from fedbridge.models import backbones
 from fedbridge.predict import load_model, predict
 from fedbridge.rundir import RunFolderError
 

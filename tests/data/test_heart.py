@@ -10,8 +10,8 @@ from real_data import needs
 from fedbridge.data.heart import COLUMNS, HOSPITALS
 from fedbridge.data.load import load_task, possible_targets
 from fedbridge.data.preprocessing import Preprocessing
-from fedbridge.data.store import require_dataset
 from fedbridge.errors import DataError, TargetNeededError, UnknownNameError
+from fedbridge.places import require_dataset
 
 
 def test_every_hospital_can_be_the_target(tiny):

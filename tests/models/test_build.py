@@ -9,8 +9,9 @@ from small import random_rows
 from torch import nn
 
 from fedbridge.data.task import FederatedTask
-from fedbridge.errors import ModelError, UnknownNameError
-from fedbridge.models import build_model, split_model
+from fedbridge.errors import ModelError, OptionError, UnknownNameError
+from fedbridge.models import build_model, check_built_in, is_built_in, registry, split_model
+from fedbridge.models.build import BUILT_IN
 
 
 def regression_of(y: torch.Tensor) -> FederatedTask:
@@ -150,3 +151,30 @@ def test_the_example_of_an_own_model_fits(monkeypatch):
 def test_a_misspelt_variant_of_a_built_in_network_is_no_module():
     with pytest.raises(ModelError, match="resnet18:pretrained"):
         build_model("resnet18:pretraind", random_rows((3, 32, 32)))
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "mlp:128", "resnet18:pretrained", "cnn:3"])
+def test_a_built_in_model_travels_by_its_name(name):
+    assert is_built_in(name)
+    assert check_built_in(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["my_model:build", "resnet18:weights.pth", "resnet18:/x.safetensors#sha256=0123abcd", "mlp:٣"],
+)
+def test_what_would_run_code_or_open_files_elsewhere_does_not_travel(name):
+    assert not is_built_in(name)
+    with pytest.raises(OptionError, match="Expected a built-in model"):
+        check_built_in(name)
+
+
+def test_models_of_other_packages_do_not_travel(monkeypatch):
+    monkeypatch.setitem(registry._entries, "theirs", lambda task, size: nn.Linear(4, 3))
+    assert isinstance(build_model("theirs", random_rows((4,), n_classes=3)), nn.Linear)
+    assert not is_built_in("theirs")
+
+
+def test_a_model_that_is_no_name_does_not_travel():
+    with pytest.raises(OptionError, match=r"a Linear.*client_app\(model=...\)"):
+        check_built_in(nn.Linear(4, 3))

@@ -72,7 +72,7 @@ def list_command(args: Namespace) -> int:
     """Show the catalogue."""
     from fedbridge.commands.data_view import catalogue_table, described
     from fedbridge.data.catalogue import CATALOGUE
-    from fedbridge.data.store import data_root
+    from fedbridge.places import data_root
 
     if args.json:
         content = {name: described(entry) for name, entry in CATALOGUE.items()}
@@ -117,8 +117,8 @@ def check_command(args: Namespace) -> int:
     """Check what is named; say what is wrong, file by file."""
     from fedbridge.commands.data_view import checked_lines
     from fedbridge.data.catalogue import chosen
-    from fedbridge.data.store import data_root, dataset_folder
     from fedbridge.data.verify import check_dataset
+    from fedbridge.places import data_root, dataset_folder
 
     root = args.dir or data_root()
     reports = []

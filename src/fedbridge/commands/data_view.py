@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from fedbridge.data.store import dataset_folder
+from fedbridge.places import dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -111,8 +111,8 @@ def init_command(args: Namespace) -> int:
     from fedbridge.deploy.app_files import run_config
     from fedbridge.deploy.folders import Deployment
     from fedbridge.deploy.writing import write_deployment
-    from fedbridge.engines.flower.model_names import check_built_in
     from fedbridge.engines.flower.server import strategy_of
+    from fedbridge.models import check_built_in
 
     plan, folder = _plan(args), args.out.absolute()
     check_built_in(plan.model)

@@ -20,11 +20,11 @@ from fedbridge.data.arrange import arrange
 from fedbridge.data.catalogue import Files, dataset
 from fedbridge.data.disk import disk_error
 from fedbridge.data.download import DownloadError, download
-from fedbridge.data.store import data_root, dataset_folder
 from fedbridge.data.unpack import is_archive, unpack
 from fedbridge.data.verify import CheckReport, check_folder, content_problem
 from fedbridge.errors import DataError
 from fedbridge.files import sha256
+from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,10 +19,10 @@ from fedbridge.data.catalogue import CATALOGUE, Files
 from fedbridge.data.options import check_target_name
 from fedbridge.data.preprocessing import CodedColumn, NumericColumn, Preprocessing
 from fedbridge.data.split import Wanted, split_exactly, split_test
-from fedbridge.data.store import require_dataset
 from fedbridge.data.tables import as_text, numbers
 from fedbridge.data.verify import content_problem
 from fedbridge.errors import DataError
+from fedbridge.places import require_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

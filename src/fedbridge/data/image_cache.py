@@ -27,8 +27,8 @@ import PIL
 import torch
 
 from fedbridge.data.file_hashes import content_hashes, stamp_of
-from fedbridge.data.store import data_root
 from fedbridge.files import sha256, to_json
+from fedbridge.places import data_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

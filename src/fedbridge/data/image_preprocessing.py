@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fedbridge.backbones import Backbone
+    from fedbridge.models.backbones import Backbone
 
 FORMAT = 1
 KIND = "images"
@@ -161,7 +161,7 @@ def is_for_images(text: str) -> bool:
 
 
 def _load_backbone(name: str) -> Backbone:
-    from fedbridge.backbones import load_backbone  # networks are not needed to read pixels
+    from fedbridge.models.backbones import load_backbone  # networks are not needed to read pixels
 
     return load_backbone(name)
 

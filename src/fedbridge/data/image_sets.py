@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from fedbridge.data.formats import read_cifar_batch, read_idx
-from fedbridge.data.store import require_dataset
 from fedbridge.errors import DataError
+from fedbridge.places import require_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ from fedbridge.data.images import HEAD_DEFAULTS, image_files, image_rows, names_
 from fedbridge.data.labels import code_labels, show
 from fedbridge.data.options import check_target_name
 from fedbridge.data.split import Wanted, split_target, split_test
-from fedbridge.data.store import require_dataset
 from fedbridge.errors import DataError
+from fedbridge.places import require_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -168,6 +168,11 @@ class FederatedTask:
         return tuple(self.target.x.shape[1:])
 
     @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of one label: ``()`` for a class or a single value."""
+        return tuple(self.target.y.shape[1:])
+
+    @property
     def kind(self) -> Literal["classification", "regression"]:
         """Whether labels are classes or values."""
         return "regression" if self.n_classes is None else "classification"
@@ -177,12 +182,21 @@ class FederatedTask:
         """How many numbers the model must return per sample."""
         if self.n_classes is not None:
             return self.n_classes
-        return 1 if self.target.y.ndim == 1 else int(self.target.y.shape[1])
+        return self.label_shape[0] if self.label_shape else 1
 
     @property
     def source_names(self) -> tuple[str, ...]:
         """The sources' names, in order."""
         return tuple(site.name for site in self.sources)
+
+    def two_samples(self) -> Tensor:
+        """A batch of two samples as a model receives it, to try one out."""
+        site = self.target
+        one = site.x[:1] if len(site.x) else torch.zeros(1, *self.input_shape)
+        samples = one.repeat(2, *(1 for _ in self.input_shape))
+        if site.prepare is None:
+            return samples
+        return site.prepare(samples, torch.Generator().manual_seed(0))
 
     def _labelled_sites(self) -> tuple[Site, ...]:
         pool = () if self.target_pool is None else (self.target_pool,)

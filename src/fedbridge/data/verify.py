@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.data.catalogue import Content, DataSet, Domain, Files, ImageTree, dataset
 from fedbridge.data.decoding import SUFFIXES
-from fedbridge.data.store import data_root, dataset_folder
+from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

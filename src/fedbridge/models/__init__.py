@@ -1,14 +1,16 @@
 """The networks: built-in ones sized from the data, pretrained ones, or a user's own."""
 
-from fedbridge.models.build import build_model, registry
-from fedbridge.models.fit import try_out
-from fedbridge.models.parts import SplitModel, head_stretches, split_model
-from fedbridge.models.pretrained import without_weights
+from fedbridge.models.build import build_model, check_built_in, is_built_in, registry
+from fedbridge.models.networks import SplitModel, head_stretches, split_model
+from fedbridge.models.resnet import without_weights
+from fedbridge.models.shapes import try_out
 
 __all__ = [
     "SplitModel",
     "build_model",
+    "check_built_in",
     "head_stretches",
+    "is_built_in",
     "registry",
     "split_model",
     "try_out",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -16,17 +17,17 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torch import nn
 
-from fedbridge.errors import ModelError
-from fedbridge.models import pretrained, small
-from fedbridge.models.fit import check_fit
+from fedbridge.errors import ModelError, OptionError, nearest
+from fedbridge.models import networks, resnet
+from fedbridge.models.shapes import check_fit
 from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.models.shapes import TaskShape
 
-    Builder: TypeAlias = Callable[[FederatedTask, str | None], nn.Module]
+    Builder: TypeAlias = Callable[[TaskShape, str | None], nn.Module]
     ModelSpec: TypeAlias = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -36,17 +37,41 @@ def _adapt(name: str, entry: object) -> Builder:
     return cast("Builder", entry)
 
 
+BUILT_IN: dict[str, Builder] = {
+    "linear": networks.linear,
+    "mlp": networks.mlp,
+    "sigmoid": networks.sigmoid,
+    "cnn": networks.cnn,
+    "mnist-cnn": networks.mnist_cnn,
+    "resnet18": resnet.resnet18,
+    "resnet50": resnet.resnet50,
+}
+TRAVELS = re.compile(rf"({'|'.join(BUILT_IN)})(:\d+|:pretrained|:normalised)?", re.ASCII)
+"""Names that no message can turn into code or files: built-in networks, sized or pretrained."""
+
 registry: Registry[Builder] = Registry("model", "fedbridge.models", _adapt)
-registry.add("linear", small.linear)
-registry.add("mlp", small.mlp)
-registry.add("sigmoid", small.sigmoid)
-registry.add("cnn", small.cnn)
-registry.add("mnist-cnn", small.mnist_cnn)
-registry.add("resnet18", pretrained.resnet18)
-registry.add("resnet50", pretrained.resnet50)
+for _name, _builder in BUILT_IN.items():
+    registry.add(_name, _builder)
 
 
-def build_model(spec: ModelSpec, task: FederatedTask) -> nn.Module:
+def is_built_in(name: object) -> bool:
+    """Whether every site can build this model from its name alone."""
+    return isinstance(name, str) and TRAVELS.fullmatch(name) is not None
+
+
+def check_built_in(name: object) -> str:
+    """Refuse at once a model that the sites would refuse later."""
+    if isinstance(name, str) and is_built_in(name):
+        return name
+    shown = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+    raise OptionError(
+        f"Expected a built-in model, because every site builds it from its name, but got {shown}: "
+        f"choose one of {', '.join(BUILT_IN)}, or write a Flower app of your own with "
+        f"client_app(model=...).{nearest(shown.strip(chr(39)), BUILT_IN)}"
+    )
+
+
+def build_model(spec: ModelSpec, task: TaskShape) -> nn.Module:
     """The model that ``spec`` names, checked to fit the task.
 
     Args:
@@ -61,23 +86,23 @@ def build_model(spec: ModelSpec, task: FederatedTask) -> nn.Module:
     return model
 
 
-def _build(spec: ModelSpec, task: FederatedTask) -> nn.Module:
+def _build(spec: ModelSpec, task: TaskShape) -> nn.Module:
     if isinstance(spec, nn.Module):
         return deepcopy(spec)
     if not isinstance(spec, str):
         return _call_factory(spec, task, getattr(spec, "__name__", type(spec).__name__))
     name, colon, rest = spec.partition(":")
-    if colon and rest.isidentifier() and not _is_built_in(name, rest):
+    if colon and rest.isidentifier() and not _is_ours(name, rest):
         return _call_factory(_import_factory(name, rest), task, spec)
     return registry.get(name)(task, rest if colon else None)
 
 
-def _is_built_in(name: str, rest: str) -> bool:
+def _is_ours(name: str, rest: str) -> bool:
     """Whether ``name:rest`` means a network of ours: by its variant, or for want of such a module.
 
     A user's own module may have the name of one.
     """
-    if pretrained.is_variant(name, rest):
+    if resnet.is_variant(name, rest):
         return True
     _look_here_too()
     return name in registry.names() and importlib.util.find_spec(name) is None
@@ -110,7 +135,7 @@ def _import_factory(module_name: str, function: str) -> Callable[..., nn.Module]
     return cast("Callable[..., nn.Module]", factory)
 
 
-def _call_factory(factory: Callable[..., nn.Module], task: FederatedTask, name: str) -> nn.Module:
+def _call_factory(factory: Callable[..., nn.Module], task: TaskShape, name: str) -> nn.Module:
     try:
         model = factory(task) if _takes_task(factory) else factory()
     except Exception as error:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 
 from fedbridge.blocks import buffer_copies, parameter_vector
 from fedbridge.engines.flower.app import app_files
-from fedbridge.engines.flower.model_names import check_built_in
 from fedbridge.engines.flower.operation import Operation
 from fedbridge.engines.flower.privacy import epsilon, privacy_in
 from fedbridge.engines.flower.server import strategy_of
@@ -24,7 +23,7 @@ from fedbridge.engines.flower.simulation import Simulation
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.model_card import write_model_card
-from fedbridge.models import build_model
+from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_report
 from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint

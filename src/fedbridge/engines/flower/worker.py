@@ -17,14 +17,13 @@ from fedbridge.engines.flower.encoding import Feedback
 from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.ledger import Ledger
-from fedbridge.engines.flower.model_names import is_built_in
 from fedbridge.engines.flower.orders import OrderError, Orders
 from fedbridge.engines.flower.privacy import release
 from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.federation import Federation
 from fedbridge.home import Work
 from fedbridge.jobs import TARGET
-from fedbridge.models import build_model
+from fedbridge.models import build_model, is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,9 +12,9 @@ from checkpoints import place_resnet18
 from PIL import Image
 from torch import nn
 
-from fedbridge import backbones
-from fedbridge.backbones import Backbone, load_backbone
 from fedbridge.errors import DataError, ModelError, ShapeError, UnknownNameError
+from fedbridge.models import backbones
+from fedbridge.models.backbones import Backbone, load_backbone
 from fedbridge.models.weights import read_weights
 
 LITE0 = "efficientnet-lite0"

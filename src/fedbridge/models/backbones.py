@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbridge.errors import ModelError, ShapeError
-from fedbridge.models.parts import Normalise
-from fedbridge.models.pretrained import RESNETS, imagenet_file
+from fedbridge.models.networks import Normalise
+from fedbridge.models.resnet import RESNETS, imagenet_file
 from fedbridge.models.weights import fingerprint, load_strictly, read_weights
 from fedbridge.registry import Registry
 

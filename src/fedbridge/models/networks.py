@@ -1,0 +1,173 @@
+"""Networks that train on a CPU in seconds, sized from the data, and how to take one apart."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+
+from fedbridge.blocks import trainable_parameters
+from fedbridge.errors import ModelError
+from fedbridge.models.shapes import hidden_units, image_shape, refuse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.models.shapes import TaskShape
+
+HIDDEN = 64
+LARGEST_MAP = 8
+SMALLEST_FOR_5X5 = 20
+MNIST_CNN_LAYERS = ((64, 1), (128, 2), (128, 1), (128, 1))
+"""Channels and stride of its four convolutions."""
+GROUPS = 8
+
+
+class SplitModel(nn.Module):
+    """A feature extractor and a head, for the methods that treat the two differently."""
+
+    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The head's answer on the features of ``x``."""
+        return cast("Tensor", self.head(self.features(x)))
+
+
+class LinearModel(nn.Module):
+    """A head on the raw inputs: logistic or linear regression."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A linear function of the flattened ``x``."""
+        return cast("Tensor", self.head(x.flatten(1)))
+
+
+class AsImages(nn.Module):
+    """Gives grey images ``(n, H, W)`` the channel that convolutions expect."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The batch as ``(n, 1, H, W)``."""
+        return x.unsqueeze(1)
+
+
+class Normalise(nn.Module):
+    """Shifts and scales every channel of images in [0, 1], as a pretrained network expects them.
+
+    The numbers are constants of the network, not state: they are no buffers, so they are neither
+    saved nor sent nor averaged.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(x - mean) / std``, channel by channel."""
+        mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (x - mean) / std
+
+
+def split_model(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """The model's ``features`` and ``head``, or an error when it has no such parts."""
+    features, head = getattr(model, "features", None), getattr(model, "head", None)
+    if not isinstance(features, nn.Module) or not isinstance(head, nn.Module):
+        raise ModelError(
+            f"Expected a model with submodules `features` and `head`, so that its output is "
+            f"head(features(x)), but {type(model).__name__} has not both: use mlp or cnn, or name "
+            f"the two parts of your own model so."
+        )
+    return features, head
+
+
+def head_stretches(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where the model's head lies in its flat parameter vector."""
+    _, head = split_model(model)
+    own = {id(parameter) for parameter in head.parameters()}
+    found: list[tuple[int, int]] = []
+    start = 0
+    for parameter in trainable_parameters(model):
+        end = start + parameter.numel()
+        if id(parameter) in own:
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+        start = end
+    return tuple(found)
+
+
+def linear(task: TaskShape, size: str | None = None) -> nn.Module:
+    """Logistic regression, or linear regression for values."""
+    refuse_size("linear", size)
+    return LinearModel(prod(task.input_shape), task.outputs)
+
+
+def mlp(task: TaskShape, size: str | None = None) -> nn.Module:
+    """One hidden layer of ReLU units, 64 unless ``mlp:128`` says otherwise."""
+    return _one_hidden_layer(task, hidden_units("mlp", size, HIDDEN), nn.ReLU())
+
+
+def sigmoid(task: TaskShape, size: str | None = None) -> nn.Module:
+    """One hidden layer of sigmoid units, 64 unless ``sigmoid:100`` says otherwise."""
+    return _one_hidden_layer(task, hidden_units("sigmoid", size, HIDDEN), nn.Sigmoid())
+
+
+def cnn(task: TaskShape, size: str | None = None) -> nn.Module:
+    """The paper's network of two convolutions, its first full layer sized from the images.
+
+    For 28x28x1 it has the paper's 44,426 parameters. Images under 20 pixels get padded 3x3
+    convolutions, because two 5x5 ones would leave next to nothing of them; large ones are pooled
+    further until the map is at most 8x8.
+    """
+    refuse_size("cnn", size)
+    channels, height, width = image_shape(task, "cnn")
+    kernel, padding = (5, 0) if min(height, width) >= SMALLEST_FOR_5X5 else (3, 1)
+    layers = _channel_first(task)
+    for inputs, outputs in ((channels, 6), (6, 16)):
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        height, width = ((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
+    while max(height, width) > LARGEST_MAP and min(height, width) > 1:
+        layers.append(nn.MaxPool2d(2))
+        height, width = height // 2, width // 2
+    layers += [nn.Flatten(), nn.Linear(16 * height * width, 120), nn.ReLU()]
+    layers += [nn.Linear(120, 84), nn.ReLU()]
+    return SplitModel(nn.Sequential(*layers), nn.Linear(84, task.outputs))
+
+
+def mnist_cnn(task: TaskShape, size: str | None = None) -> nn.Module:
+    """DomainBed's network for digits: four 3x3 convolutions, then the mean over the image.
+
+    Each convolution is followed by ReLU and, in this order, by GroupNorm with 8 groups. Since the
+    last map is averaged, images of any size and any number of channels fit the same parameters
+    but the first convolution's.
+    """
+    refuse_size("mnist-cnn", size)
+    inputs, _, _ = image_shape(task, "mnist-cnn")
+    layers = _channel_first(task)
+    for outputs, stride in MNIST_CNN_LAYERS:
+        layers += [
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1),
+            nn.ReLU(),
+            nn.GroupNorm(GROUPS, outputs),
+        ]
+        inputs = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return SplitModel(nn.Sequential(*layers), nn.Linear(inputs, task.outputs))
+
+
+def _one_hidden_layer(task: TaskShape, units: int, activation: nn.Module) -> nn.Module:
+    features = nn.Sequential(nn.Flatten(), nn.Linear(prod(task.input_shape), units), activation)
+    return SplitModel(features, nn.Linear(units, task.outputs))
+
+
+def _channel_first(task: TaskShape) -> list[nn.Module]:
+    """The step that grey images without a channel need before the first convolution."""
+    return [AsImages()] if len(task.input_shape) == 2 else []
