@@ -213,12 +213,6 @@ Number = TypeVar("Number", int, float)
 
 NAMES = tuple(field.name for field in fields(Settings))
 
-NETWORK = ("timeout", "wait", "norm_bound", "norm_ratio", "encoding")
-"""Options of a run over a network, for its coordinator."""
-
-PRIVACY = ("dp_clip", "dp_noise", "dp_delta", "dp_budget")
-"""Options of a run over a network, for its sites: local differential privacy."""
-
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
     """A whole number of any type (numpy's too), or an error that names the option."""

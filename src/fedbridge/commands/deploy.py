@@ -181,8 +181,9 @@ def _plan(args: Namespace) -> Plan:
     from fedbridge.commands.options import sort_options
     from fedbridge.data.summary import Reading, column_names
     from fedbridge.deploy.plan import Plan
+    from fedbridge.engines.flower.options import NETWORK, PRIVACY
     from fedbridge.errors import UnknownOptionError, nearest
-    from fedbridge.settings import NAMES, NETWORK, PRIVACY, Settings
+    from fedbridge.settings import NAMES, Settings
 
     args.workers = None
     of_run, others = sort_options(args, (args.method,))

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 def sort_options(args: Namespace, methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of runs and methods, and those that are left for the task."""
     from fedbridge.methods import options_of
-    from fedbridge.settings import NAMES, NETWORK, PRIVACY
+    from fedbridge.settings import NAMES
 
     options = args.options | ({} if args.workers is None else {"workers": args.workers})
-    over_network = () if getattr(args, "engine", "local") == "local" else (*NETWORK, *PRIVACY)
-    known = {
-        *NAMES,
-        *over_network,
-        *(option for method in methods for option in options_of(method)),
-    }
+    known = {*NAMES, *(option for method in methods for option in options_of(method))}
+    if getattr(args, "engine", "local") != "local":
+        from fedbridge.engines.flower.options import NETWORK, PRIVACY
+
+        known |= {*NETWORK, *PRIVACY}
     of_run = {name: value for name, value in options.items() if name in known}
     return of_run, {name: value for name, value in options.items() if name not in known}
 

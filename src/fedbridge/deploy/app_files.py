@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 from fedbridge.engines.flower import app
+from fedbridge.engines.flower.options import NetworkOptions
 
 if TYPE_CHECKING:
     from fedbridge.deploy.plan import Plan
+    from fedbridge.engines.flower.options import ConfigValue
 
 CLIENT_APP = '''\
 """What runs at every site: it reads the site's own CSV by the schema that the sites agreed on."""
@@ -33,7 +35,7 @@ def app_files(plan: Plan) -> dict[str, str]:
     return {**files, "README.md": readme}
 
 
-def run_config(plan: Plan) -> dict[str, str | int | float | bool]:
+def run_config(plan: Plan) -> dict[str, ConfigValue]:
     """The settings of the run, as the app's modules read them; empty text says nothing.
 
     A run can set anew only what is here, so all that there is stands here.
@@ -50,9 +52,5 @@ def run_config(plan: Plan) -> dict[str, str | int | float | bool]:
         "options": json.dumps(dict(plan.options)),
         "out": "",
         "secure": True,
-        "timeout": 3600,
-        "wait": 300,
-        "encoding": "float32",
-        "norm-bound": "",
-        "norm-ratio": "",
+        **NetworkOptions().config(),
     }

@@ -11,7 +11,7 @@ from fedbridge._version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ConfigValue = str | int | float | bool
+    from fedbridge.engines.flower.options import ConfigValue
 
 MODULE = "fedbridge_app"
 CLIENT_APP = '''\

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from flwr.proto.run_pb2 import Run
 
-ConfigValue = bool | int | float | str
+    from fedbridge.engines.flower.options import ConfigValue
+
 LAST_OUTPUT_WITHIN = 3.0
 Status = Literal["pending", "starting", "running", "completed", "failed", "stopped", "lost"]
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from fedbridge.blocks import buffer_copies, parameter_vector
 from fedbridge.engines.flower.app import app_files
 from fedbridge.engines.flower.operation import Operation
+from fedbridge.engines.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.engines.flower.privacy import epsilon, privacy_in
 from fedbridge.engines.flower.server import strategy_of
 from fedbridge.engines.flower.simulation import Simulation
@@ -27,7 +28,6 @@ from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_report
 from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint
-from fedbridge.settings import NETWORK, PRIVACY
 from fedbridge.site_package import save_site, sites_of
 from fedbridge.tested import Tested, write_tested
 from fedbridge.training import Workbench
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.engines.flower.app import ConfigValue
+    from fedbridge.engines.flower.options import ConfigValue
 
 DATA = "data"
 
@@ -134,7 +134,7 @@ class Rehearsal:
                 "Expected local differential privacy with the engine 'flower', where sites have "
                 "settings of their own, but got 'flower-sim'."
             )
-        named = {name.replace("_", "-"): value for name, value in given.items()}
+        named = {config_key(name): value for name, value in given.items()}
         privacy, _ = privacy_in(named)
         if privacy is not None:
             epsilon(privacy, rounds=1)  # every site will need the accountant
@@ -190,7 +190,7 @@ class Rehearsal:
             "memory": str(self.run_folder.path / SITES),
             "options": to_json(plain),
             "about": to_json(about),
-            **{name.replace("_", "-"): value for name, value in own.items()},
+            **{config_key(name): value for name, value in own.items()},
         }
 
 

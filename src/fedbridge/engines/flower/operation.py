@@ -17,13 +17,7 @@ import tomli_w
 from fedbridge.engines.flower import executor
 from fedbridge.engines.flower.certificates import Certificates, make_certificates
 from fedbridge.engines.flower.commands import Identity, Isolation, link_command, node_command
-from fedbridge.engines.flower.control import (
-    ConfigValue,
-    Control,
-    LinkUnreachableError,
-    Node,
-    RunState,
-)
+from fedbridge.engines.flower.control import Control, LinkUnreachableError, Node, RunState
 from fedbridge.engines.flower.environment import flower_environment, programs
 from fedbridge.engines.flower.interruptions import termination_as_exit, uninterrupted
 from fedbridge.engines.flower.keys import make_node_key, node_key
@@ -35,6 +29,8 @@ from fedbridge.files import file_name, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from fedbridge.engines.flower.options import ConfigValue
 
 LINK = "link"
 EXECUTOR = "executor"

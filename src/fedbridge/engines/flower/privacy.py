@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 DRAWS = 4
 """Normal numbers that are added for one entry of noise from the operating system."""
-
-SETTINGS = ("dp-clip", "dp-noise", "dp-delta", "dp-budget")
-"""What a site's configuration may say of its privacy."""
 
 PIECE = 2**18
 """Entries whose noise is drawn at a time."""
@@ -82,6 +79,10 @@ class LocalPrivacy:
     def deviation(self) -> float:
         """Standard deviation of the noise of every entry, ``zC``."""
         return self.noise * self.clip
+
+
+SETTINGS = (*(f"dp-{field.name}" for field in fields(LocalPrivacy)), "dp-budget")
+"""What a site's configuration may say of its privacy; the budget is the largest epsilon."""
 
 
 def privacy_in(config: Mapping[str, object]) -> tuple[LocalPrivacy | None, float | None]:

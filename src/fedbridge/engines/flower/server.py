@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedbridge.engines.flower.options import NETWORK, config_key
 from fedbridge.engines.flower.strategy import FedBridgeStrategy
 from fedbridge.errors import OptionError
 
@@ -17,19 +18,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-OWN = (
-    "out",
-    "timeout",
-    "wait",
-    "min-sites",
-    "secure",
-    "norm-bound",
-    "norm-ratio",
-    "encoding",
-    "seed",
-    "name",
-)
-"""Keys of the run configuration that are options of the strategy."""
+OWN = ("out", "min_sites", "secure", "seed", "name", *NETWORK)
+"""Options of the strategy that the run configuration may hold."""
 
 
 def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
@@ -68,7 +58,7 @@ def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:
     """The strategy that a run configuration describes."""
     if "target" not in config:
         raise OptionError("Expected `target` in the run configuration: which site adapts?")
-    own = {name.replace("-", "_"): config[name] for name in OWN if name in config}
+    own = {name: config[config_key(name)] for name in OWN if config_key(name) in config}
     options = _json_object(config, "options")
     about = _json_object(config, "about")
     if "model" in config:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from fedbridge.engines.flower.control import ConfigValue, Control
+    from fedbridge.engines.flower.control import Control
+    from fedbridge.engines.flower.options import ConfigValue
 
 
 class Simulation(Operation):

@@ -19,15 +19,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedbridge import methods
 from fedbridge.blocks import buffer_copies, parameter_vector
-from fedbridge.checks import check_number
 from fedbridge.engines.flower.courier import Courier
-from fedbridge.engines.flower.encoding import check_codec
 from fedbridge.engines.flower.layout import Layout, Skeleton
+from fedbridge.engines.flower.options import NetworkOptions
 from fedbridge.engines.flower.orders import Orders
 from fedbridge.engines.flower.remote import FlowerRemote
 from fedbridge.engines.flower.replies import arrays, tensors
 from fedbridge.engines.flower.roll import Roll
-from fedbridge.engines.flower.screening import check_bounds
 from fedbridge.errors import OptionError
 from fedbridge.files import to_json
 from fedbridge.run import Run, RunResult, check_travels
@@ -77,12 +75,12 @@ class FedBridgeStrategy(Strategy):
         min_sites: int = 2,
         seed: int = 0,
         out: str | Path | None = None,
-        timeout: float = 3600,
-        wait: float = 300,
+        timeout: float = NetworkOptions.timeout,
+        wait: float = NetworkOptions.wait,
         secure: bool = False,
-        norm_bound: float | None = None,
-        norm_ratio: float | None = None,
-        encoding: str = "float32",
+        norm_bound: float | None = NetworkOptions.norm_bound,
+        norm_ratio: float | None = NetworkOptions.norm_ratio,
+        encoding: str = NetworkOptions.encoding,
         own_training: bool = False,
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
@@ -100,10 +98,7 @@ class FedBridgeStrategy(Strategy):
                 "several models in a round, but got own_training=True: use client_app(...), or "
                 "another rule."
             )
-        check_codec(encoding)
-        for limit, value in {"timeout": timeout, "wait": wait}.items():
-            check_number(limit, value, least=0.0)
-        check_bounds(norm_bound, norm_ratio)
+        NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)  # refuses what cannot be
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
         self.min_sites = min_sites

@@ -1,0 +1,30 @@
+"""The network's options are said once: signature, apps and documents follow."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from fedbridge.engines.flower.options import NETWORK, PRIVACY, NetworkOptions, config_key
+from fedbridge.engines.flower.server import OWN, strategy_of
+from fedbridge.engines.flower.strategy import FedBridgeStrategy
+
+DOCS = Path(__file__).parents[3] / "docs" / "deploy.md"
+
+
+def test_the_strategy_takes_every_option_with_its_default():
+    parameters = inspect.signature(FedBridgeStrategy).parameters
+    assert {name: parameters[name].default for name in NETWORK} == vars(NetworkOptions())
+    assert set(OWN) <= set(parameters)
+
+
+def test_an_app_that_says_nothing_else_has_the_defaults():
+    config = {k: v for k, v in NetworkOptions().config().items() if v != ""}
+    strategy = strategy_of({"target": "T", **config})
+    assert {name: getattr(strategy, name) for name in NETWORK} == vars(NetworkOptions())
+
+
+@pytest.mark.parametrize("name", [*NETWORK, *PRIVACY])
+def test_the_documents_name_every_option(name):
+    assert re.search(rf"`?\b{config_key(name)}\b", DOCS.read_text(encoding="utf-8"))
