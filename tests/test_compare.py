@@ -14,7 +14,7 @@ from fedbridge import methods
 from fedbridge.compare import CONTROLS, Plan, Setting, compare
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
-from fedbridge.metrics import wilson_interval
+from fedbridge.intervals import wilson_interval
 from fedbridge.processes import work_in_processes
 from fedbridge.rundir import RunFolderError
 

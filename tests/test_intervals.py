@@ -15,6 +15,7 @@ from fedbridge.intervals import (
     evidence_of_error,
     mean_of_shares,
     share,
+    wilson_interval,
 )
 
 COUNTS = st.integers(1, 500)
@@ -31,6 +32,14 @@ def test_a_share_has_the_interval_of_scipy(count, part):
     )
     assert ours.low <= ours.value <= ours.high
     assert ours.half_width > 0
+
+
+def test_wilson_interval_of_a_small_test_set_is_wide_and_stays_inside():
+    low, high = wilson_interval(100.0, 16)
+    assert high == 100.0
+    assert 75 < low < 85
+    low, high = wilson_interval(50.0, 100)
+    assert (low, high) == (pytest.approx(40.38, abs=0.01), pytest.approx(59.62, abs=0.01))
 
 
 def test_a_share_of_nothing_is_none():

@@ -5,9 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
-from torch.nn.functional import softmax
+from torch.nn import functional
 
-from fedbridge.metrics import area_under_roc, measure_predictions, wilson_interval
+from fedbridge.metrics import (
+    area_under_roc,
+    measure_predictions,
+    squared_error,
+    weighted_cross_entropy,
+)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4))
@@ -23,7 +28,7 @@ def test_measures_agree_with_scikit_learn(seed, classes):
     assert measured.balanced_accuracy == pytest.approx(
         100 * balanced_accuracy_score(truth, answers)
     )
-    chances = softmax(outputs.double(), 1)
+    chances = functional.softmax(outputs.double(), 1)
     assert measured.loss == pytest.approx(log_loss(truth, chances, labels=range(classes)), rel=1e-5)
     if classes == 2:
         margin = outputs[:, 1] - outputs[:, 0]
@@ -42,9 +47,16 @@ def test_auc_needs_both_classes():
     assert area_under_roc(torch.tensor([0.1, 0.9]), torch.tensor([1, 1])) is None
 
 
-def test_wilson_interval_of_a_small_test_set_is_wide_and_stays_inside():
-    low, high = wilson_interval(100.0, 16)
-    assert high == 100.0
-    assert 75 < low < 85
-    low, high = wilson_interval(50.0, 100)
-    assert (low, high) == (pytest.approx(40.38, abs=0.01), pytest.approx(59.62, abs=0.01))
+def test_weighted_cross_entropy_is_pytorchs_where_something_counts():
+    torch.manual_seed(0)
+    outputs, labels = torch.randn(9, 3), torch.arange(9) % 3
+    weight = torch.tensor([0.5, 2.0, 0.0])
+    expected = functional.cross_entropy(outputs, labels, weight=weight)
+    torch.testing.assert_close(weighted_cross_entropy(outputs, labels, weight), expected)
+    assert float(weighted_cross_entropy(outputs[2:3], labels[2:3], weight)) == 0
+
+
+def test_values_may_come_without_a_second_dimension():
+    outputs, values = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 5.0])
+    assert float(squared_error(outputs, values)) == float(squared_error(outputs[:, None], values))
+    assert float(squared_error(outputs, values)) == 2.5

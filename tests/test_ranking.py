@@ -1,7 +1,7 @@
-"""Ranks and critical differences against SciPy and a published example."""
+"""Ranks and critical differences against direct calculations and a published example."""
 
 import json
-from math import sqrt
+from math import erf, pi, sqrt
 
 import numpy as np
 import pytest
@@ -16,8 +16,6 @@ from fedbridge.ranking import (
     groups,
     rank_comparison,
     rank_methods,
-    studentized_range,
-    tied_ranks,
 )
 
 EXAMPLE = """
@@ -84,11 +82,15 @@ class TestPublishedExample:
 
 
 @given(st.integers(0, 10**6), st.integers(3, 6), st.integers(2, 12))
-def test_friedman_test_and_ranks_agree_with_scipy(seed, methods, blocks):
+def test_friedman_test_agrees_with_scipy_and_ties_share_their_places(seed, methods, blocks):
     scores = np.random.default_rng(seed).integers(0, 4, (blocks, methods)).astype(float)
     found = rank_methods([str(k) for k in range(methods)], scores)
-    for line in scores:
-        assert tied_ranks(line).tolist() == stats.rankdata(line).tolist()
+    above = (scores[:, None, :] > scores[:, :, None]).sum(2)
+    equal = (scores[:, None, :] == scores[:, :, None]).sum(2)
+    expected = (above + (equal + 1) / 2).mean(0)
+    assert {e.method: e.rank for e in found.entries} == pytest.approx(
+        {str(k): rank for k, rank in enumerate(expected)}
+    )
     if np.ptp(scores, axis=1).any():
         statistic, p_value = stats.friedmanchisquare(*scores.T)
         assert found.statistic == pytest.approx(statistic, abs=1e-9)
@@ -100,9 +102,21 @@ def test_friedman_test_and_ranks_agree_with_scipy(seed, methods, blocks):
 
 @pytest.mark.parametrize("count", [2, 3, 10, 40])
 @pytest.mark.parametrize("alpha", [0.05, 0.1])
-def test_the_studentized_range_is_that_of_scipy(count, alpha):
-    expected = stats.studentized_range.ppf(1 - alpha, count, 1e6)
-    assert studentized_range(count, alpha) == pytest.approx(expected, rel=1e-4)
+def test_the_range_of_normal_numbers_exceeds_the_difference_with_chance_alpha(count, alpha):
+    """The chance of a smaller range is k times the integral of phi(z) (Phi(z) - Phi(z-q))^(k-1)."""
+    q = sqrt(2) * critical_difference(count, 9, alpha) / sqrt(count * (count + 1) / (6 * 9))
+    z = np.linspace(-8.5, 8.5, 4001)
+    below = np.array([(1 + erf(v / sqrt(2))) / 2 - (1 + erf((v - q) / sqrt(2))) / 2 for v in z])
+    density = np.exp(-z * z / 2) / sqrt(2 * pi)
+    chance = np.trapezoid(count * density * below ** (count - 1), z)
+    assert chance == pytest.approx(1 - alpha, abs=1e-7)
+
+
+@pytest.mark.parametrize(("count", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_values_are_those_that_were_published(count, q):
+    """Demsar, JMLR 2006, table 5(a), alpha = 0.05."""
+    scale = count * (count + 1) / 6
+    assert critical_difference(count, 1) / sqrt(scale) == pytest.approx(q, abs=1e-3)
 
 
 def test_two_methods_have_the_critical_difference_of_a_sign_test():

@@ -12,7 +12,7 @@ from fedbridge.blocks import parameter_vector
 from fedbridge.errors import OptionError
 from fedbridge.jobs import Job, LocalPlan
 from fedbridge.models import build_model
-from fedbridge.training import Workbench, squared_error, weighted_cross_entropy
+from fedbridge.training import Workbench
 
 
 def bench_for(task, model="mlp:8", **options):
@@ -183,21 +183,6 @@ def test_a_batch_of_weight_zero_leaves_the_model_and_the_others_count():
     outcome, some = train(bench, start, plan)
     assert outcome.failure is None
     assert bool((some != 0).any())
-
-
-def test_weighted_cross_entropy_is_pytorchs_where_something_counts():
-    torch.manual_seed(0)
-    outputs, labels = torch.randn(9, 3), torch.arange(9) % 3
-    weight = torch.tensor([0.5, 2.0, 0.0])
-    expected = functional.cross_entropy(outputs, labels, weight=weight)
-    torch.testing.assert_close(weighted_cross_entropy(outputs, labels, weight), expected)
-    assert float(weighted_cross_entropy(outputs[2:3], labels[2:3], weight)) == 0
-
-
-def test_values_may_come_without_a_second_dimension():
-    outputs, values = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 5.0])
-    assert float(squared_error(outputs, values)) == float(squared_error(outputs[:, None], values))
-    assert float(squared_error(outputs, values)) == 2.5
 
 
 def test_buffers_come_back_and_start_from_those_given():

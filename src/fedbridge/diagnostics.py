@@ -153,10 +153,12 @@ def _diagnose_values(outputs: Tensor, labels: Tensor) -> Diagnosis:
 
 def confusion_matrix(outputs: Tensor, labels: Tensor, n_classes: int) -> list[list[int]]:
     """Counts of rows by true class (lines) and predicted class (columns)."""
-    pairs = labels.long() * n_classes + outputs.argmax(1)
-    counts: list[list[int]] = (
-        pairs.bincount(minlength=n_classes**2).reshape(n_classes, n_classes).tolist()
-    )
+    from sklearn import metrics  # type: ignore[import-untyped]
+
+    named = outputs.argmax(1).numpy()
+    counts: list[list[int]] = metrics.confusion_matrix(
+        labels.numpy(), named, labels=range(n_classes)
+    ).tolist()
     return counts
 
 
@@ -184,29 +186,33 @@ def margin(outputs: Tensor) -> NDArray[np.float64]:
 
 def positive_probability(outputs: Tensor) -> NDArray[np.float64]:
     """Probability of the positive of two classes."""
-    values: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(margin(outputs), -700, None)))
+    return _chances(margin(outputs))
+
+
+def _chances(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(log_odds, -700, None)))
     return values
 
 
 def roc_curve(outputs: Tensor, labels: Tensor) -> Roc | None:
     """The ROC curve of two classes, at its corners only; None unless both classes occur."""
-    score, truth = margin(outputs), labels.numpy()
+    from sklearn import metrics
+
     auc = area_under_roc(outputs[:, 1] - outputs[:, 0], labels)
     if auc is None:
         return None
-    order = np.argsort(-score, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(score[order])), len(order) - 1)
-    hits = np.append(0, np.cumsum(truth[order])[last])
-    alarms = np.append(0, last + 1) - hits
+    alarms, hits, thresholds = metrics.roc_curve(
+        labels.numpy(), margin(outputs), drop_intermediate=False
+    )
     corner = np.ones(len(hits), dtype=bool)
-    up, right = np.diff(hits), np.diff(alarms)
+    positives = int(labels.sum())
+    up = np.diff(np.rint(hits * positives))
+    right = np.diff(np.rint(alarms * (len(labels) - positives)))
     corner[1:-1] = up[:-1] * right[1:] != up[1:] * right[:-1]
-    shown = positive_probability(outputs)[order][last].tolist()
-    thresholds = [None, *shown]
     return Roc(
-        (alarms[corner] / alarms[-1]).tolist(),
-        (hits[corner] / hits[-1]).tolist(),
-        [threshold for threshold, kept in zip(thresholds, corner, strict=True) if kept],
+        alarms[corner].tolist(),
+        hits[corner].tolist(),
+        [None, *_chances(thresholds[corner][1:]).tolist()],
         auc,
     )
 

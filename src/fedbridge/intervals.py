@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedbridge.metrics import wilson_interval
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -55,6 +53,15 @@ class Evidence:
 
     level: Literal["little", "fair", "solid"]
     sentence: str
+
+
+def wilson_interval(percent: float, count: int, z: float = Z) -> tuple[float, float]:
+    """Confidence interval of a percentage over ``count`` samples (Wilson's score interval)."""
+    share = percent / 100
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return 100 * max(0.0, (centre - spread) / scale), 100 * min(1.0, (centre + spread) / scale)
 
 
 def share(part: int, count: int) -> Estimate | None:

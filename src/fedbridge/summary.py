@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedbridge._version import __version__
-from fedbridge.metrics import SCORED_ROUNDS, wilson_interval
+from fedbridge.intervals import wilson_interval
+from fedbridge.metrics import SCORED_ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

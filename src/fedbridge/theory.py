@@ -352,3 +352,10 @@ def delta_error(
         )
         errors[draw] = (update - problem.target).square().sum()
     return Simulated(float(errors.mean()), float(errors.std() / math.sqrt(draws)), draws)
+
+
+def share_off_line(d2: float | None, tau2_d2: float | None) -> float | None:
+    """``τ²`` in [0, 1] from raw estimates; None where there is no distance to take a share of."""
+    if d2 is None or tau2_d2 is None or d2 <= 0:
+        return None
+    return min(1.0, max(0.0, tau2_d2 / d2))

@@ -23,6 +23,7 @@ from fedbridge.blocks import Blocks, buffer_copies, load_buffers, trainable_para
 from fedbridge.errors import FedbridgeError
 from fedbridge.estimators import NoiseStream
 from fedbridge.jobs import Outcome
+from fedbridge.metrics import squared_error, weighted_cross_entropy
 from fedbridge.objectives import Batch, Desk
 from fedbridge.optimizers import make_optimizer
 from fedbridge.sketch import Sketch
@@ -288,16 +289,3 @@ def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
         parameter.grad = gradient[start:end].view_as(parameter)
         start = end
     return flat, gradient
-
-
-def squared_error(outputs: Tensor, values: Tensor) -> Tensor:
-    """Squared error, summed over the outputs of a sample and averaged over samples."""
-    squares = (outputs - values.view_as(outputs)).square()
-    return squares.reshape(len(outputs), -1).sum(1).mean()
-
-
-def weighted_cross_entropy(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-    """Mean cross-entropy, each row by the weight of its class; 0 for rows that weigh nothing."""
-    if not bool(weight[labels].any()):
-        return 0.0 * outputs.sum()
-    return functional.cross_entropy(outputs, labels, weight=weight)

@@ -16,10 +16,10 @@ from fedbridge.methods.erm import MeanLoss
 from fedbridge.methods.group_dro import WorstGroup
 from fedbridge.methods.irm import Invariant, squared_slope
 from fedbridge.methods.mixup import Mixed, draw_shares, partners
+from fedbridge.metrics import squared_error
 from fedbridge.models import SplitModel
 from fedbridge.needs import Need, UnmetNeedError
 from fedbridge.objectives import Batch, Desk
-from fedbridge.training import squared_error
 
 NAMES = ("erm", "irm", "group-dro", "mixup", "coral")
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional
 
 from fedbridge.jobs import TARGET
+from fedbridge.metrics import squared_error
 from fedbridge.seeds import SPLITTING, seed_of
 from fedbridge.settings import whole_number
-from fedbridge.training import one_thread, squared_error
+from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

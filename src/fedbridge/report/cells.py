@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.report.charts.maps import share_off_line
 from fedbridge.report.record import mean
 from fedbridge.rundir import RunFolder
+from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.diagnostics import Diagnosis, diagnose
-from fedbridge.intervals import Estimate, Evidence, evidence
-from fedbridge.metrics import wilson_interval
+from fedbridge.intervals import Estimate, Evidence, evidence, wilson_interval
 from fedbridge.report.errors import ReportError
 from fedbridge.rundir import RunFolder
 from fedbridge.tested import Tested, read_tested

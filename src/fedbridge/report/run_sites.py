@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from fedbridge.report.charts import INK, REST, Series, line_chart, styles
 from fedbridge.report.charts.dots import DotRow, dot_chart
-from fedbridge.report.charts.maps import NO_MAP, Angles, Place, share_off_line, win_map
+from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
 from fedbridge.report.markup import markup, tag
 from fedbridge.report.page import Section, note
 from fedbridge.report.record import mean
 from fedbridge.report.tables import Cell, Table
+from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
     from fedbridge.report.charts import Chart

@@ -76,13 +76,6 @@ class Angles:
     entries: int
 
 
-def share_off_line(d2: float | None, tau2_d2: float | None) -> float | None:
-    """``τ²`` in [0, 1] from raw estimates; None where there is no distance to take a share of."""
-    if d2 is None or tau2_d2 is None or d2 <= 0:
-        return None
-    return min(1.0, max(0.0, tau2_d2 / d2))
-
-
 def delta_errors(d2: float, sigma2: float, angles: Angles) -> dict[str, float]:
     """Predicted Delta error of the four rules of the paper's figure, with one source."""
     errors = {
