@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbridge.labels_in_use import round_half_up
+from fedbridge.data.split import round_half_up
 from fedbridge.seeds import CHOOSING, DROPPING, seed_of
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedbridge.data.split import stratified_split
+from fedbridge.data.split import round_half_up, stratified_split
 from fedbridge.distant import DistantSite
 from fedbridge.errors import FedbridgeError
 from fedbridge.jobs import TARGET
@@ -68,8 +68,3 @@ def rows_to_train(samples: int, settings: Settings) -> int:
     if settings.early_stopping is None:
         return samples
     return samples - max(1, round_half_up(settings.validation_fraction * samples))
-
-
-def round_half_up(value: float) -> int:
-    """Nearest whole number, halves upwards."""
-    return int(value + 0.5)

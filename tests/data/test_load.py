@@ -1,6 +1,7 @@
 """One function for every kind of task: by name, file, folder or task file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,21 @@ def test_another_package_may_bring_tasks_with_options_of_their_own(monkeypatch):
 
     monkeypatch.setitem(registry._entries, "mine", factory)
     assert len(load_task("mine", n_target=12).target) == 12
+
+
+def test_a_split_of_another_package_is_an_option_like_any_other(monkeypatch):
+    def factory(target=None, seed=0, *, n_target, split="half") -> FederatedTask:
+        task = load_task("digits-noise", target, seed, n_target=n_target)
+        return replace(task, notes=(split,))
+
+    monkeypatch.setitem(registry._entries, "mine", factory)
+    assert load_task("mine", n_target=12, split="third").notes == ("third",)
+    assert load_task("mine", n_target=12).manifest["options"] == {"n_target": 12, "split": "half"}
+
+
+def test_a_task_that_decides_what_tests_has_no_option_for_it():
+    with pytest.raises(UnknownOptionError, match="no option 'test_fraction'"):
+        load_task("digits-noise", test_fraction=0.5)
 
 
 class TestTaskFile:

@@ -1,14 +1,16 @@
 """Splits are stratified, seeded, nested, and never lose a row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge.data.split import (
-    Wanted,
+    OWN_SPLIT,
+    SplitOptions,
     generator,
-    split_exactly,
     split_target,
     split_test,
     stratified_order,
@@ -50,30 +52,30 @@ def test_balanced_classes_are_split_evenly():
 
 def test_more_labels_contain_fewer_labels():
     y = np.random.default_rng(0).integers(0, 3, 100)
-    few, many = (split_target(y, 100, 0, n_target=n).labelled for n in (7, 20))
+    few, many = (split_target(y, 100, 0, replace(OWN_SPLIT, n_target=n)).labelled for n in (7, 20))
     assert set(few) < set(many)
 
 
 @given(labels, st.integers(0, 20))
 def test_the_targets_rows_are_divided_without_overlap(y, seed):
-    split = split_target(y, len(y), seed, target_fraction=0.5)
+    split = split_target(y, len(y), seed, replace(OWN_SPLIT, target_fraction=0.5))
     roles = [*split.labelled, *split.unlabelled, *split.test]
     assert sorted(roles) == list(range(len(y)))
     assert len(split.test) == round(0.3 * len(y))
 
 
 def test_what_is_asked_for_wins_over_what_is_usual():
-    usual = Wanted(n_target=100)
-    assert Wanted().or_else(usual).count(1000) == 100
-    assert Wanted(target_fraction=0.5).or_else(usual).count(1000) == 500
-    assert Wanted(n_target=7).or_else(usual).count(1000) == 7
-    assert Wanted().count(1000) == 1000
+    usual = SplitOptions(n_target=100)
+    assert SplitOptions().or_else(usual).n_labelled(1000) == 100
+    assert SplitOptions(target_fraction=0.5).or_else(usual).n_labelled(1000) == 500
+    assert SplitOptions(n_target=7).or_else(usual).n_labelled(1000) == 7
+    assert SplitOptions().n_labelled(1000) == 1000
 
 
 def test_a_site_is_tested_on_the_same_rows_in_whatever_role():
     y = np.arange(50) % 2
     training, test = split_test(y, 50, 17, seed=3)
-    split = split_exactly(y, 50, 17, 3, Wanted(n_target=4))
+    split = split_target(y, 50, 3, SplitOptions(n_target=4), n_test=17)
     assert split.test.tolist() == test.tolist()
     assert split.training.tolist() == training.tolist()
     assert (len(split.labelled), len(split.test)) == (4, 17)
@@ -85,7 +87,7 @@ def test_a_class_of_one_row_trains():
 
 
 def test_regression_is_split_at_random():
-    split = split_target(None, 10, 0, n_target=2)
+    split = split_target(None, 10, 0, replace(OWN_SPLIT, n_target=2))
     assert (len(split.labelled), len(split.unlabelled), len(split.test)) == (2, 5, 3)
 
 
@@ -114,11 +116,13 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed):
         ({"target_fraction": "half"}, OptionError, "`target_fraction`.*but got 'half'"),
         ({"n_target": 2, "target_fraction": 0.5}, OptionError, "either.*got both"),
         ({"test_fraction": 1.0}, OptionError, "`test_fraction`"),
+        ({"test_fraction": None}, OptionError, "`test_fraction`.*but got None"),
+        ({"test_fraction": "half"}, OptionError, "`test_fraction`.*but got half"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(options, error, message):
     with pytest.raises(error, match=message):
-        split_target(np.arange(10) % 2, 10, 0, **options)
+        split_target(np.arange(10) % 2, 10, 0, replace(OWN_SPLIT, **options))
 
 
 def test_too_few_rows_to_test_on_are_refused():

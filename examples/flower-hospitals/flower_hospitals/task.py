@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge.data.csv_site import load_csv_site
 from fedbridge.data.schema import Schema
+from fedbridge.data.split import OWN_SPLIT
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -35,5 +37,5 @@ def load_department(context: Context) -> LocalSite:
         name,
         "target" if name == run["target"] else "source",
         int(run["seed"]),
-        n_target=int(run["n-target"]),
+        replace(OWN_SPLIT, n_target=int(run["n-target"])),
     )

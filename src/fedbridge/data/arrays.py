@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbridge.data.labels import as_labels, code_labels, show
 from fedbridge.data.options import check_target_name
 from fedbridge.data.prepare import PixelsToUnit
-from fedbridge.data.split import TEST_FRACTION, TargetSplit, split_target
+from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.errors import DataError, DisagreementError, ShapeError
 
@@ -64,9 +64,7 @@ def task_from_arrays(
     name: str = "arrays",
     origin: str = "arrays",
     seed: int = 0,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    split: SplitOptions = OWN_SPLIT,
     unlabelled: object | None = None,
     target_name: str = "target",
     class_names: Sequence[str] | None = None,
@@ -81,9 +79,7 @@ def task_from_arrays(
         name: As there.
         origin: File or folder of the rows, for the manifest.
         seed: As there.
-        n_target: As there.
-        target_fraction: As there.
-        test_fraction: Share of the target's rows set aside when there is no ``test``.
+        split: How many of the target's rows are labelled, and how many test without ``test``.
         unlabelled: As there.
         target_name: As there.
         class_names: As there.
@@ -108,19 +104,18 @@ def task_from_arrays(
         site: SiteRows(x, labels[site], ids[site] if ids else range(len(x)))
         for site, x in features.items()
     }
-    split = split_target(
+    divided = split_target(
         None if names is None else labels[target_name].numpy(),
         len(features[target_name]),
         seed,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction if test is None else 0,
+        split,
+        n_test=None if test is None else 0,
     )
     more = None if unlabelled is None else as_features(unlabelled, "unlabelled")
     return assemble(
         {site: rows[site] for site in named},
         rows[target_name],
-        split,
+        divided,
         name=name,
         origin=origin,
         seed=seed,
@@ -137,9 +132,7 @@ def task_from_domains(
     seed: int,
     *,
     path: Path,
-    n_target: int | None,
-    target_fraction: float | None,
-    test_fraction: float,
+    split: SplitOptions,
     ids: Mapping[str, Sequence[int | str]] | None = None,
 ) -> FederatedTask:
     """A task from several domains, one of which is the target and the others its sources."""
@@ -150,9 +143,7 @@ def task_from_domains(
         name=path.name,
         origin=path.name,
         seed=seed,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction,
+        split=split,
         target_name=target_name,
         ids=ids,
     )

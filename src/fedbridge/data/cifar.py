@@ -9,17 +9,17 @@ import numpy as np
 from fedbridge.data.image_sets import CIFAR_CLASSES, cifar10
 from fedbridge.data.options import check_count, check_shifted_target
 from fedbridge.data.partition import deal_labels, shares_by_label
-from fedbridge.data.semi_synthetic import Setting, Shares, shifted_task
+from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
 from fedbridge.data.shifts import NoiseDraw, noise_shift
-from fedbridge.data.split import Wanted, generator
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
 CLIENTS = 10
-SETTING = Setting(
+SETTING = ShiftedSetting(
     "cifar10-noise",
-    Wanted(target_fraction=0.1),
+    SplitOptions(target_fraction=0.1),
     {
         "optimizer": "adam",
         "lr": 0.005,
@@ -39,8 +39,7 @@ def cifar10_noise(
     noise: float = 0.4,
     noise_draw: NoiseDraw = "redrawn",
     labels_per_site: int = 4,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """CIFAR-10 over nine sources and a target with noisy images, four classes at each site.
 
@@ -50,8 +49,7 @@ def cifar10_noise(
         noise: Standard deviation of the noise on pixels in [0, 1].
         noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
         labels_per_site: How many of the ten classes each site holds; 10 gives all to everybody.
-        n_target: Labelled images at the target.
-        target_fraction: The same as a fraction of the target's 5000, 0.1 by default.
+        split: How many of the target's 5000 images are labelled; by default 0.1 of them.
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
@@ -61,6 +59,4 @@ def cifar10_noise(
     hands = deal_labels(CLIENTS, len(CIFAR_CLASSES), labels_per_site, rng)
     *sources, own = shares_by_label(images.train.labels, hands, rng)
     test = np.flatnonzero(np.isin(images.test.labels, hands[-1]))
-    return shifted_task(
-        SETTING, images, Shares(sources, own, test), shift, seed, Wanted(n_target, target_fraction)
-    )
+    return shifted_task(SETTING, images, Shares(sources, own, test), shift, seed, split)

@@ -16,7 +16,7 @@ import torch
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.image_sets import mnist
 from fedbridge.data.options import check_target_name
-from fedbridge.data.split import Wanted, generator, split_exactly, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target, split_test
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ LABEL_FLIPS = 0.25
 FIRST_HIGH_DIGIT = 5
 CLASS_NAMES = ("5 to 9", "0 to 4")
 TEST_SHARE = 0.2
-LABELLED = Wanted(target_fraction=0.001)
+LABELLED = SplitOptions(target_fraction=0.001)
 RUN_DEFAULTS = {
     "optimizer": "adam",
     "lr": 1e-3,
@@ -69,8 +69,7 @@ def colored_mnist(
     target: str | None = None,
     seed: int = 0,
     *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Coloured MNIST in three domains.
 
@@ -78,10 +77,8 @@ def colored_mnist(
         version: Which size.
         target: The domain that adapts: +90%, +80% or -90%; also plus90, plus80, minus90.
         seed: Decides who holds which image, labels, colours, and the splits.
-        n_target: Labelled training images at the target.
-        target_fraction: The same as a fraction, 0.001 by default.
+        split: How many of the target's training images are labelled; by default 0.001 of them.
     """
-    wanted = Wanted(n_target, target_fraction)
     target_name = check_target_name(target, COLOUR_FLIPS)
     images = mnist()
     domains = _domains(images, version.stride, seed)
@@ -90,8 +87,8 @@ def colored_mnist(
     task = assemble(
         {name: _training(rows, seed) for name, rows in domains.items() if name != target_name},
         own,
-        split_exactly(
-            own.y.numpy(), n_own, round(n_own * TEST_SHARE), seed, wanted.or_else(LABELLED)
+        split_target(
+            own.y.numpy(), n_own, seed, split.or_else(LABELLED), round(n_own * TEST_SHARE)
         ),
         name=version.name,
         origin="mnist, training then test images",

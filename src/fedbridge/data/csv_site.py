@@ -13,7 +13,7 @@ from fedbridge.data.agreement import MAX_LEVELS, label_form
 from fedbridge.data.arrays import SiteRows, select
 from fedbridge.data.fitting import fit_preprocessing
 from fedbridge.data.labels import show
-from fedbridge.data.split import TEST_FRACTION, split_target
+from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.summary import labelled_rows, summarise
 from fedbridge.data.tables import as_text, read_csv
 from fedbridge.data.task import Site, check_target_classes
@@ -86,10 +86,7 @@ def load_csv_site(
     name: str,
     role: Role,
     seed: int = 0,
-    *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    split: SplitOptions = OWN_SPLIT,
 ) -> LocalSite:
     """What one site brings to a federation, from its own CSV and the agreed schema.
 
@@ -101,9 +98,7 @@ def load_csv_site(
         name: The site.
         role: Whether it is a source or the target.
         seed: Decides the target's split.
-        n_target: Labelled rows at the target; all its training rows by default.
-        target_fraction: The same as a fraction of its training rows.
-        test_fraction: Share of the target's rows set aside for testing.
+        split: How the target's rows are divided; all its training rows are labelled by default.
     """
     table = _read(csv, name)
     schema.check(table, name)
@@ -112,17 +107,11 @@ def load_csv_site(
     if role == "source":
         x = _fit(labelled, schema, name, role).encode(labelled)
         return LocalSite(name, role, Site(name, x, y), None, schema.n_classes, schema.class_names)
-    split = split_target(
-        None if schema.class_names is None else y.numpy(),
-        len(labelled),
-        seed,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction,
-    )
-    fitted = _fit(labelled.iloc[split.training], schema, name, role)
+    strata = None if schema.class_names is None else y.numpy()
+    divided = split_target(strata, len(labelled), seed, split)
+    fitted = _fit(labelled.iloc[divided.training], schema, name, role)
     rows = SiteRows(fitted.encode(labelled), y, range(len(labelled)))
-    train, test = select(rows, split.labelled), select(rows, split.test)
+    train, test = select(rows, divided.labelled), select(rows, divided.test)
     target = Site(name, train.x, train.y)
     if schema.class_names is not None:
         check_target_classes(target, schema.class_names)

@@ -19,7 +19,7 @@ from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.options import SHIFTED_TARGET, check_choice, check_shifted_target
 from fedbridge.data.partition import equal_sizes, stratified_shares
 from fedbridge.data.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
-from fedbridge.data.split import Wanted, generator, split_exactly
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ ShiftName = Literal["noise", "contrast", "rotation", "none"]
 SOURCES = 4
 TARGET_SHARE = 0.4
 TEST_SHARE = 0.6
-LABELLED = Wanted(n_target=30)
+LABELLED = SplitOptions(n_target=30)
 RUN_DEFAULTS = {"lr": 0.1, "epochs": 1, "batch_size": 16, "batch_size_target": 4}
 
 
@@ -46,8 +46,7 @@ def digits_task(
     noise_draw: NoiseDraw = "fixed",
     contrast: float = 1.0,
     angle: float = 90.0,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Digits over four sources and a target with shifted images.
 
@@ -60,8 +59,7 @@ def digits_task(
         noise_draw: One ``fixed`` draw per image, or ``redrawn`` at every access.
         contrast: 1 inverts the images, 0 leaves them, 0.5 makes them all grey.
         angle: Degrees of the rotation, counter-clockwise.
-        n_target: Labelled images at the target, 30 unless ``target_fraction`` is given.
-        target_fraction: The same as a fraction of the target's training images.
+        split: How many of the target's training images are labelled; 30 unless it says so.
     """
     check_shifted_target(target)
     check_choice("shift", shift, get_args(ShiftName))
@@ -76,14 +74,13 @@ def digits_task(
     sizes = [n_own, *equal_sizes(len(labels) - n_own, SOURCES)]
     own, *others = stratified_shares(labels, sizes, generator(seed, "sites"))
     rows = shifts[shift].stored(images[own], generator(seed, "noise"))
-    wanted = Wanted(n_target, target_fraction).or_else(LABELLED)
     task = assemble(
         {
             f"source {number}": _site(images, labels, share)
             for number, share in enumerate(others, start=1)
         },
         replace(_site(images, labels, own), x=rows),
-        split_exactly(labels[own], n_own, round(n_own * TEST_SHARE), seed, wanted),
+        split_target(labels[own], n_own, seed, split.or_else(LABELLED), round(n_own * TEST_SHARE)),
         name=f"digits-{shift}",
         origin="scikit-learn digits",
         seed=seed,

@@ -19,9 +19,9 @@ from fedbridge.data.partition import (
     shares_by_label,
     stratified_shares,
 )
-from fedbridge.data.semi_synthetic import Setting, Shares, shifted_task
+from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
 from fedbridge.data.shifts import NoiseDraw, NoShift, noise_shift
-from fedbridge.data.split import Wanted, generator
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 
 if TYPE_CHECKING:
     from fedbridge.data.image_sets import ImageSet
@@ -41,7 +41,7 @@ RUN_DEFAULTS = {
     "epochs": 1,
     "warmup": 2,
 }
-LABELLED = Wanted(n_target=100)
+LABELLED = SplitOptions(n_target=100)
 
 
 def fashion_noise(
@@ -50,8 +50,7 @@ def fashion_noise(
     *,
     noise: float = 0.4,
     noise_draw: NoiseDraw = "redrawn",
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Fashion-MNIST over nine sources and a target with noisy images.
 
@@ -60,20 +59,19 @@ def fashion_noise(
         seed: Decides who holds which image, which are labelled, and a fixed noise.
         noise: Standard deviation of the noise on pixels in [0, 1].
         noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
-        n_target: Labelled images at the target, 100 unless ``target_fraction`` is given.
-        target_fraction: The same as a fraction of the target's 6000.
+        split: How many of the target's 6000 images are labelled; 100 unless it says so.
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
     images = fashion_mnist()
     *sources, own = _equal_shares(images, seed)
     return shifted_task(
-        Setting("fashion-noise", LABELLED, RUN_DEFAULTS),
+        ShiftedSetting("fashion-noise", LABELLED, RUN_DEFAULTS),
         images,
         Shares(sources, own, np.arange(len(images.test))),
         shift,
         seed,
-        Wanted(n_target, target_fraction),
+        split,
     )
 
 
@@ -82,8 +80,7 @@ def fashion_labels(
     seed: int = 0,
     *,
     eta: float = 0.3,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Fashion-MNIST over nine sources and a target with other classes in the majority.
 
@@ -94,8 +91,7 @@ def fashion_labels(
         target: ``None`` or ``"target"``: the client with the other classes is the target.
         seed: Decides who holds which image and which are labelled.
         eta: From 0 (no class in common) to 0.5 (no shift).
-        n_target: Labelled images at the target.
-        target_fraction: The same as a fraction of the target's images, 0.15 by default.
+        split: How many of the target's images are labelled; by default 0.15 of them.
     """
     check_shifted_target(target)
     eta = check_range("eta", eta, 0, 0.5)
@@ -109,12 +105,12 @@ def fashion_labels(
         images.train.labels[rest], equal_sizes(len(rest), SOURCES), generator(seed, "sources")
     )
     return shifted_task(
-        Setting("fashion-labels", Wanted(target_fraction=0.15), RUN_DEFAULTS),
+        ShiftedSetting("fashion-labels", SplitOptions(target_fraction=0.15), RUN_DEFAULTS),
         images,
         Shares([rest[rows] for rows in shared], own, test),
         NoShift(),
         seed,
-        Wanted(n_target, target_fraction),
+        split,
     )
 
 
@@ -125,8 +121,7 @@ def fashion_sources(
     labels_per_source: int = 3,
     noise: float = 0.4,
     noise_draw: NoiseDraw = "redrawn",
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Fashion-MNIST over nine sources with few labels each and a target with noisy images.
 
@@ -138,8 +133,7 @@ def fashion_sources(
         labels_per_source: How many of the ten labels each source holds; the paper has 3, 5, 7, 9.
         noise: Standard deviation of the target's noise on pixels in [0, 1].
         noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
-        n_target: Labelled images at the target, 100 unless ``target_fraction`` is given.
-        target_fraction: The same as a fraction of the target's 6000.
+        split: How many of the target's 6000 images are labelled; 100 unless it says so.
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
@@ -151,12 +145,12 @@ def fashion_sources(
     hands = deal_labels(SOURCES, len(FASHION_CLASSES), labels_per_source, rng)
     shared = shares_by_label(images.train.labels[rest], hands, rng)
     return shifted_task(
-        Setting("fashion-sources", LABELLED, RUN_DEFAULTS),
+        ShiftedSetting("fashion-sources", LABELLED, RUN_DEFAULTS),
         images,
         Shares([rest[rows] for rows in shared], own, np.arange(len(images.test))),
         shift,
         seed,
-        Wanted(n_target, target_fraction),
+        split,
     )
 
 

@@ -18,7 +18,7 @@ from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.catalogue import CATALOGUE, Files
 from fedbridge.data.options import check_target_name
 from fedbridge.data.preprocessing import CodedColumn, NumericColumn, Preprocessing
-from fedbridge.data.split import Wanted, split_exactly, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.data.tables import as_text, numbers
 from fedbridge.data.verify import content_problem
 from fedbridge.errors import DataError
@@ -58,7 +58,7 @@ CLASS_NAMES = ("no disease", "disease")
 SEVEREST = 4
 
 TRAINING_SHARE = 0.66
-LABELLED = Wanted(target_fraction=0.2)
+LABELLED = SplitOptions(target_fraction=0.2)
 LABELLED_IN_FULL = "switzerland"
 """It has 30 training rows, so the paper labels them all."""
 
@@ -69,22 +69,21 @@ def heart_task(
     target: str | None = None,
     seed: int = 0,
     *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Heart disease at four hospitals, 13 features of 46 to 303 patients each.
 
     Args:
         target: The hospital that adapts: cleveland, hungarian, switzerland or va.
         seed: Decides which patients test and which are labelled.
-        n_target: Labelled training rows at the target.
-        target_fraction: The same as a fraction, by default 0.2 and for switzerland 1.
+        split: How many of the target's training rows are labelled: by default 0.2 of them, and
+            all of switzerland's.
     """
     target_name = check_target_name(target, HOSPITALS)
     hospitals = _read_all(require_dataset("heart"))
     own = hospitals[target_name]
     preprocessing = _fit(target_name, own.table.iloc[own.training(seed)])
-    usual = Wanted(target_fraction=1.0) if target_name == LABELLED_IN_FULL else LABELLED
+    usual = BUILT_IN_SPLIT if target_name == LABELLED_IN_FULL else LABELLED
     task = assemble(
         {
             name: hospital.training_rows(name, seed)
@@ -92,13 +91,7 @@ def heart_task(
             if name != target_name
         },
         own.rows(preprocessing),
-        split_exactly(
-            own.labels,
-            len(own.labels),
-            own.n_test,
-            seed,
-            Wanted(n_target, target_fraction).or_else(usual),
-        ),
+        split_target(own.labels, len(own.labels), seed, split.or_else(usual), own.n_test),
         name="heart",
         origin=", ".join(hospital.path.name for hospital in hospitals.values()),
         seed=seed,

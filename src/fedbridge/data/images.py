@@ -15,7 +15,7 @@ from fedbridge.data.decoding import is_image
 from fedbridge.data.image_cache import KeptRows, cached_rows
 from fedbridge.data.image_preprocessing import ImagePreprocessing
 from fedbridge.data.options import check_flag, check_target_name
-from fedbridge.data.split import TEST_FRACTION
+from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def images_task(
     grayscale: bool = False,
     backbone: str | None = None,
     cache: bool = True,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task whose domains are the folders of a folder, with one folder per class in each.
 
@@ -56,9 +54,7 @@ def images_task(
         backbone: A frozen network, such as ``efficientnet-lite0``, whose features are learned
             from instead of the pixels.
         cache: Keep the decoded images or features on disk for the next time.
-        n_target: Labelled images at the target; all its training images by default.
-        target_fraction: The same as a fraction of its training images.
-        test_fraction: Share of the target's images set aside for testing.
+        split: How the target's images are divided; all that train are labelled by default.
     """
     files = {folder.name: image_files(folder) for folder in folders(path)}
     check_target_name(target, files)
@@ -69,9 +65,7 @@ def images_task(
         target,
         seed,
         path=path,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction,
+        split=split,
         ids={site: names_below(path, own) for site, own in files.items()},
     )
     return replace(

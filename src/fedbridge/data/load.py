@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedbridge.data.heart import heart_task
 from fedbridge.data.images import images_task
 from fedbridge.data.npz import npz_task
 from fedbridge.data.rbf import rbf_task
+from fedbridge.data.split import SplitOptions
 from fedbridge.data.suites import SUITES, suite_task
 from fedbridge.data.tabular import table_task
 from fedbridge.data.task_file import read_task_file
@@ -31,7 +32,7 @@ from fedbridge.errors import (
 from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fedbridge.data.task import FederatedTask
 
@@ -124,9 +125,11 @@ def _load(
     name_or_path: str | Path, target: str | None, seed: int, options: Mapping[str, object]
 ) -> FederatedTask:
     factory = _factory(name_or_path)
-    _check_options(factory, options, str(name_or_path))
-    task = factory(target=target, seed=seed, **options)
-    in_force = {**_usual_options(factory), **options}
+    known = _known_options(factory)
+    _check_options(factory, options, known, str(name_or_path))
+    task = factory(target=target, seed=seed, **_arguments(factory, options))
+    usual = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
+    in_force = {**usual, **options}
     return replace(task, manifest={**task.manifest, "options": in_force})
 
 
@@ -172,11 +175,12 @@ def _own_data(path: Path) -> TaskFactory:
     return partial(loaders[layouts[0]], path)
 
 
-def _check_options(factory: TaskFactory, options: Mapping[str, object], task: str) -> None:
-    parameters = inspect.signature(factory).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+def _check_options(
+    factory: TaskFactory, options: Mapping[str, object], known: Iterable[str], task: str
+) -> None:
+    parameters = inspect.signature(factory).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [name for name in parameters if name not in NO_OPTIONS]
     for option in options:
         if option not in known:
             raise UnknownOptionError(
@@ -185,11 +189,29 @@ def _check_options(factory: TaskFactory, options: Mapping[str, object], task: st
             )
 
 
-def _usual_options(factory: TaskFactory) -> dict[str, object]:
-    """What holds for options that nobody gives, so that a manifest stays true when that changes."""
-    parameters = inspect.signature(factory).parameters
-    return {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if name not in NO_OPTIONS and parameter.default is not parameter.empty
-    }
+def _known_options(factory: TaskFactory) -> dict[str, object]:
+    """Every option, and what holds when nobody gives it: manifests stay true when that changes."""
+    known: dict[str, object] = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if isinstance(parameter.default, SplitOptions):
+            known |= _options_of(parameter.default)
+        elif name not in NO_OPTIONS:
+            known[name] = parameter.default
+    return known
+
+
+def _arguments(factory: TaskFactory, options: Mapping[str, object]) -> dict[str, object]:
+    """The options as the factory takes them: those of the split as one object."""
+    arguments = dict(options)
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if isinstance(parameter.default, SplitOptions):
+            own = [option for option in _options_of(parameter.default) if option in arguments]
+            given: dict[str, Any] = {option: arguments.pop(option) for option in own}
+            arguments[name] = replace(parameter.default, **given)
+    return arguments
+
+
+def _options_of(split: SplitOptions) -> dict[str, object]:
+    """What a user may say of a split; where a task decides what tests, that is no option."""
+    decided = () if split.test_fraction is not None else ("test_fraction",)
+    return {option: value for option, value in asdict(split).items() if option not in decided}

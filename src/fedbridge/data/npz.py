@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedbridge.data.arrays import task_from_domains
-from fedbridge.data.split import TEST_FRACTION
+from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def npz_task(
     target: str | None = None,
     seed: int = 0,
     *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task whose domains are the ``.npz`` files of a folder, by file name.
 
@@ -36,9 +34,7 @@ def npz_task(
         path: The folder.
         target: The domain that adapts.
         seed: Decides every random choice of rows.
-        n_target: Labelled rows at the target; all its training rows by default.
-        target_fraction: The same as a fraction of its training rows.
-        test_fraction: Share of the target's rows set aside for testing.
+        split: How the target's rows are divided; all its training rows are labelled by default.
     """
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".npz")
     return task_from_domains(
@@ -46,9 +42,7 @@ def npz_task(
         target,
         seed,
         path=path,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction,
+        split=split,
     )
 
 

@@ -25,7 +25,7 @@ from fedbridge.data.options import (
     check_range,
     check_shifted_target,
 )
-from fedbridge.data.split import Wanted, generator, split_exactly
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.errors import OptionError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ FUNCTIONS = 100
 GAUSSIANS = 10
 POINTS = 5000
 WIDEST = 100.0
-LABELLED = Wanted(n_target=50)
+LABELLED = SplitOptions(n_target=50)
 MODEL = "sigmoid:100"
 RUN_DEFAULTS = {
     "optimizer": "momentum",
@@ -58,8 +58,7 @@ def rbf_task(
     *,
     diff: float | Sequence[float] = 0.5,
     n_sources: int | None = None,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Regression on radial basis functions, the sources at a distance that you choose.
 
@@ -68,8 +67,7 @@ def rbf_task(
         seed: Decides functions, points and which are labelled.
         diff: Distance of the sources from the target in [0, 1], one for all or one each.
         n_sources: How many sources, 1 unless ``diff`` lists several.
-        n_target: Labelled points at the target, 50 unless ``target_fraction`` is given.
-        target_fraction: The same as a fraction of the target's 5000.
+        split: How many of the target's 5000 points are labelled; 50 unless it says so.
     """
     check_shifted_target(target)
     distances = _distances(diff, n_sources)
@@ -81,7 +79,7 @@ def rbf_task(
     task = assemble(
         sources,
         world.points(generator(seed, "target points")),
-        split_exactly(None, POINTS, 0, seed, Wanted(n_target, target_fraction).or_else(LABELLED)),
+        split_target(None, POINTS, seed, split.or_else(LABELLED), n_test=0),
         name="rbf",
         origin="generated",
         seed=seed,

@@ -9,14 +9,14 @@ import torch
 
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.options import SHIFTED_TARGET
-from fedbridge.data.split import Wanted, generator, split_exactly
+from fedbridge.data.split import generator, split_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.data.image_sets import Images, ImageSet
     from fedbridge.data.shifts import Shift
-    from fedbridge.data.split import Rows
+    from fedbridge.data.split import Rows, SplitOptions
     from fedbridge.data.task import FederatedTask
 
 FEW_CLASSES = "not every site has rows of every class: that is how the task is made"
@@ -33,7 +33,7 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class ShiftedSetting:
     """What a task has beside its images, shares and shift.
 
     Attributes:
@@ -44,18 +44,18 @@ class Setting:
     """
 
     name: str
-    labelled: Wanted
+    labelled: SplitOptions
     run_defaults: Mapping[str, object]
     model: str = "cnn"
 
 
 def shifted_task(
-    setting: Setting,
+    setting: ShiftedSetting,
     images: ImageSet,
     shares: Shares,
     shift: Shift,
     seed: int,
-    wanted: Wanted,
+    split: SplitOptions,
 ) -> FederatedTask:
     """The task; the target's other rows are unlabelled, its test images shifted like its own."""
     seen = _rows(images.train, shares.target)
@@ -68,7 +68,7 @@ def shifted_task(
             for number, rows in enumerate(shares.sources, start=1)
         },
         own,
-        split_exactly(own.y.numpy(), len(own.y), 0, seed, wanted.or_else(setting.labelled)),
+        split_target(own.y.numpy(), len(own.y), seed, split.or_else(setting.labelled), n_test=0),
         name=setting.name,
         origin=images.name,
         seed=seed,

@@ -6,7 +6,8 @@ one: a curve over `n_target` adds rows and never swaps them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 from numbers import Real
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
@@ -72,31 +73,42 @@ class TargetSplit:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How many of the target's training rows keep their label: a count, a fraction, or all."""
+class SplitOptions:
+    """What a user may say of how the target's rows are divided.
+
+    Attributes:
+        n_target: How many of its training rows keep their label; all when this and the next are
+            None, or as many as the task usually has.
+        target_fraction: The same as a fraction of its training rows.
+        test_fraction: Share of its rows set aside for testing; None where the task decides that.
+    """
 
     n_target: int | None = None
     target_fraction: float | None = None
+    test_fraction: float | None = None
 
-    def or_else(self, usual: Wanted) -> Wanted:
-        """What a task does when nobody asks for anything."""
-        return usual if self == Wanted() else self
+    def or_else(self, usual: SplitOptions) -> SplitOptions:
+        """As many labels as a task usually has when nobody asks for a number."""
+        if self.n_target is not None or self.target_fraction is not None:
+            return self
+        return replace(self, n_target=usual.n_target, target_fraction=usual.target_fraction)
 
-    def count(self, n_training: int) -> int:
+    def n_labelled(self, n_training: int) -> int:
         """The number of labelled rows, or an error when that cannot be."""
         if self.n_target is not None and self.target_fraction is not None:
             raise OptionError(
                 "Expected either `n_target` or `target_fraction`, but got both: give one of them."
             )
-        if self.n_target is not None:
-            return self._checked_count(self.n_target, n_training)
-        if self.target_fraction is None:
+        if self.target_fraction is not None:
+            share = _number(self.target_fraction)
+            if not 0 < share <= 1:
+                raise OptionError(
+                    f"Expected `target_fraction` in (0, 1], but got {self.target_fraction!r}."
+                )
+            return max(1, round(n_training * share))
+        if self.n_target is None:
             return n_training
-        return max(1, round(n_training * self._checked_fraction(self.target_fraction)))
-
-    @staticmethod
-    def _checked_count(n_target: int, n_training: int) -> int:
-        n_target = check_count("n_target", n_target, least=1)
+        n_target = check_count("n_target", self.n_target, least=1)
         if n_target > n_training:
             raise DataError(
                 f"Expected `n_target` to be at most the target's {n_training} training rows, but "
@@ -104,23 +116,30 @@ class Wanted:
             )
         return n_target
 
-    @staticmethod
-    def _checked_fraction(fraction: object) -> float:
-        if isinstance(fraction, Real) and not isinstance(fraction, bool):
-            share = float(fraction)
-            if 0 < share <= 1:
-                return share
-        raise OptionError(f"Expected `target_fraction` in (0, 1], but got {fraction!r}.")
+    def n_test(self, n: int) -> int:
+        """How many of the target's ``n`` rows are set aside for testing."""
+        share = _number(self.test_fraction)
+        if not 0 <= share < 1:
+            raise OptionError(f"Expected `test_fraction` in [0, 1), but got {self.test_fraction}.")
+        n_test = round(n * share)
+        if share and n_test in (0, n):
+            raise DataError(
+                f"Expected enough target rows to set {share:.0%} aside for testing, but there "
+                f"are only {n}: add rows, or give a test set of your own."
+            )
+        return n_test
+
+
+BUILT_IN_SPLIT = SplitOptions()
+OWN_SPLIT = SplitOptions(test_fraction=TEST_FRACTION)
 
 
 def split_target(
     strata: NDArray[np.generic] | None,
     n: int,
     seed: int,
-    *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    options: SplitOptions = OWN_SPLIT,
+    n_test: int | None = None,
 ) -> TargetSplit:
     """Split the target's ``n`` rows into test, labelled and unlabelled rows.
 
@@ -128,19 +147,17 @@ def split_target(
         strata: The class of each row; ``None`` for regression.
         n: Number of rows.
         seed: Decides the split.
-        n_target: How many training rows keep their label; all when this and the next are None.
-        target_fraction: The same as a fraction of the training rows.
-        test_fraction: Share of the rows set aside for testing; 0 when there is a test set already.
+        options: How many rows are labelled, and how many test.
+        n_test: How many test, where the task decides; 0 when there is a test set already.
     """
-    if not 0 <= test_fraction < 1:
-        raise OptionError(f"Expected `test_fraction` in [0, 1), but got {test_fraction}.")
-    n_test = round(n * test_fraction)
-    if test_fraction and (n_test == 0 or n_test == n):
-        raise DataError(
-            f"Expected enough target rows to set {test_fraction:.0%} aside for testing, but there "
-            f"are only {n}: add rows, or give a test set of your own."
-        )
-    return split_exactly(strata, n, n_test, seed, Wanted(n_target, target_fraction))
+    training, test = split_test(strata, n, options.n_test(n) if n_test is None else n_test, seed)
+    labelled, unlabelled = stratified_split(
+        None if strata is None else strata[training],
+        len(training),
+        options.n_labelled(len(training)),
+        generator(seed, "labels"),
+    )
+    return TargetSplit(training[labelled], training[unlabelled], test)
 
 
 def split_test(
@@ -150,15 +167,11 @@ def split_test(
     return stratified_split(strata, n, n - n_test, generator(seed, "test"))
 
 
-def split_exactly(
-    strata: NDArray[np.generic] | None, n: int, n_test: int, seed: int, wanted: Wanted
-) -> TargetSplit:
-    """Split the target's ``n`` rows with ``n_test`` of them, which may be none, for testing."""
-    training, test = split_test(strata, n, n_test, seed)
-    labelled, unlabelled = stratified_split(
-        None if strata is None else strata[training],
-        len(training),
-        wanted.count(len(training)),
-        generator(seed, "labels"),
-    )
-    return TargetSplit(training[labelled], training[unlabelled], test)
+def round_half_up(value: float) -> int:
+    """Nearest whole number, halves upwards."""
+    return int(value + 0.5)
+
+
+def _number(value: object) -> float:
+    """A number as a float; what is none becomes NaN, which lies in no range."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan

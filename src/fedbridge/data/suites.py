@@ -22,7 +22,7 @@ from fedbridge.data.image_preprocessing import ImagePreprocessing
 from fedbridge.data.images import HEAD_DEFAULTS, image_files, image_rows, names_below
 from fedbridge.data.labels import code_labels, show
 from fedbridge.data.options import check_target_name
-from fedbridge.data.split import Wanted, split_target, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.errors import DataError
 from fedbridge.places import require_dataset
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from torch import Tensor
-
-    from fedbridge.data.split import TargetSplit
     from fedbridge.data.task import FederatedTask
 
 IMAGE_SIZE = 224
@@ -46,7 +43,7 @@ class Suite:
 
     Attributes:
         name: Of the task, and of the data set in the catalogue.
-        labelled: The share of the target's training images that is labelled.
+        labelled: How many of the target's training images are labelled.
         model: The pretrained network.
         warmup: Rounds over the sources before the method starts.
         batch_size: Of the sources.
@@ -54,7 +51,7 @@ class Suite:
     """
 
     name: str
-    labelled: float
+    labelled: SplitOptions
     model: str
     warmup: int = 2
     batch_size: int = 32
@@ -83,12 +80,14 @@ class Suite:
         }
 
 
+FEW = SplitOptions(target_fraction=0.05)
+MORE = SplitOptions(target_fraction=0.15)
 SUITES = (
-    Suite("vlcs", 0.05, "resnet18:pretrained", batch_size_target=4),
-    Suite("terra", 0.05, "resnet18:pretrained", warmup=5, batch_size_target=8),
-    Suite("pacs", 0.15, "resnet50:pretrained"),
-    Suite("office-home", 0.15, "resnet50:pretrained", warmup=5),
-    Suite("domainnet", 0.15, "resnet50:pretrained", batch_size=128),
+    Suite("vlcs", FEW, "resnet18:pretrained", batch_size_target=4),
+    Suite("terra", FEW, "resnet18:pretrained", warmup=5, batch_size_target=8),
+    Suite("pacs", MORE, "resnet50:pretrained"),
+    Suite("office-home", MORE, "resnet50:pretrained", warmup=5),
+    Suite("domainnet", MORE, "resnet50:pretrained", batch_size=128),
 )
 
 
@@ -97,8 +96,7 @@ def suite_task(
     target: str | None = None,
     seed: int = 0,
     *,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
+    split: SplitOptions = BUILT_IN_SPLIT,
     image_size: int | None = None,
     backbone: str | None = None,
     cache: bool = True,
@@ -109,8 +107,7 @@ def suite_task(
         suite: Which one.
         target: The domain that adapts; case, spaces and dashes do not matter.
         seed: Decides which images train, are labelled and test.
-        n_target: Labelled images at the target.
-        target_fraction: The same as a fraction of its training images; the paper's by default.
+        split: How many of the target's training images are labelled; the paper's share by default.
         image_size: Height and width that all images are resized to: 224, or the backbone's own.
         backbone: A frozen network, such as ``efficientnet-lite0``, on whose features a head is
             trained: the way to go without a GPU.
@@ -123,7 +120,9 @@ def suite_task(
     labels = {domain: [file.parent.name for file in own] for domain, own in files.items()}
     classes = _checked_classes(suite, labels)
     codes, _ = code_labels({site: np.array(own) for site, own in labels.items()}, classes)
-    split = _target_split(codes[target_name], seed, suite, Wanted(n_target, target_fraction))
+    split = replace(split.or_else(suite.labelled), test_fraction=TEST_SHARE)
+    y = codes[target_name].numpy()
+    divided = split_target(y, len(y), seed, split)
     how = ImagePreprocessing.from_options(image_size, False, backbone, IMAGE_SIZE)
     _check_memory(suite, sum(map(len, files.values())), how)
     rows, notes = image_rows(root, files, how, cache=cache)
@@ -134,7 +133,7 @@ def suite_task(
     task = assemble(
         {name: _training_rows(sites[name], seed) for name in domains if name != target_name},
         sites[target_name],
-        split,
+        divided,
         name=suite.name,
         origin=root.name,
         seed=seed,
@@ -197,18 +196,6 @@ def _memory() -> float:
     if not hasattr(os, "sysconf"):
         return inf
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def _target_split(y: Tensor, seed: int, suite: Suite, asked: Wanted) -> TargetSplit:
-    wanted = asked.or_else(Wanted(target_fraction=suite.labelled))
-    return split_target(
-        y.numpy(),
-        len(y),
-        seed,
-        n_target=wanted.n_target,
-        target_fraction=wanted.target_fraction,
-        test_fraction=TEST_SHARE,
-    )
 
 
 def _training_rows(source: SiteRows, seed: int) -> SiteRows:

@@ -10,7 +10,7 @@ from fedbridge.data.fitting import Standardise, fit_preprocessing, imputation_no
 from fedbridge.data.labels import show
 from fedbridge.data.options import check_choice, check_target_name
 from fedbridge.data.schema import agree
-from fedbridge.data.split import TEST_FRACTION, split_target
+from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.summary import Reading, column_names, labelled_rows, summarise
 from fedbridge.data.tables import as_text, read_csv, require_columns, spreadsheet_row
 from fedbridge.errors import DataError
@@ -42,9 +42,7 @@ def table_task(
     categorical: str | Sequence[str] = (),
     standardise: Standardise = "site",
     kind: TaskKind | None = None,
-    n_target: int | None = None,
-    target_fraction: float | None = None,
-    test_fraction: float = TEST_FRACTION,
+    split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task from one CSV with a site column, or from a folder with one CSV per site.
 
@@ -61,9 +59,7 @@ def table_task(
         standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
         kind: ``classification`` or ``regression``; by default words and up to 20 different whole
             numbers are classes, other numbers are values.
-        n_target: Labelled rows at the target; all its training rows by default.
-        target_fraction: The same as a fraction of its training rows.
-        test_fraction: Share of the target's rows set aside for testing.
+        split: How the target's rows are divided; all its training rows are labelled by default.
     """
     check_choice("standardise", standardise, get_args(Standardise))
     chosen = None if columns is None else column_names(columns)
@@ -75,15 +71,9 @@ def table_task(
     class_names = schema.class_names
     labelled = {site: labelled_rows(table, site, label_column) for site, table in tables.items()}
     y = {site: schema.labels(table[label_column], site) for site, table in labelled.items()}
-    split = split_target(
-        None if class_names is None else y[target_name].numpy(),
-        len(labelled[target_name]),
-        seed,
-        n_target=n_target,
-        target_fraction=target_fraction,
-        test_fraction=test_fraction,
-    )
-    training = {**labelled, target_name: labelled[target_name].iloc[split.training]}
+    strata = None if class_names is None else y[target_name].numpy()
+    divided = split_target(strata, len(labelled[target_name]), seed, split)
+    training = {**labelled, target_name: labelled[target_name].iloc[divided.training]}
     fitted = fit_preprocessing(
         training,
         schema.kinds,
@@ -100,7 +90,7 @@ def table_task(
     task = assemble(
         {site: rows[site] for site in rows if site != target_name},
         rows[target_name],
-        split,
+        divided,
         name=path.stem,
         origin=path.name,
         seed=seed,

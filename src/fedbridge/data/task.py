@@ -148,6 +148,7 @@ class FederatedTask:
                 taken as these indices.
         """
         from fedbridge.data.arrays import task_from_arrays
+        from fedbridge.data.split import TEST_FRACTION, SplitOptions
 
         return task_from_arrays(
             sources,
@@ -155,8 +156,7 @@ class FederatedTask:
             test,
             name=name,
             seed=seed,
-            n_target=n_target,
-            target_fraction=target_fraction,
+            split=SplitOptions(n_target, target_fraction, TEST_FRACTION),
             unlabelled=unlabelled,
             target_name=target_name,
             class_names=class_names,

@@ -22,7 +22,7 @@ NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True)
-class Problem:
+class Mismatch:
     """Something that is not as published.
 
     Attributes:
@@ -47,7 +47,7 @@ class CheckReport:
 
     name: str
     folder: Path | None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Mismatch, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -83,7 +83,7 @@ def check_dataset(name: str, folder: Path | None = None) -> CheckReport:
     if entry.layout is None:
         return CheckReport(name, None)
     if where is None or not where.is_dir():
-        missing = Problem(str(where or data_root() / name), "a folder", "none")
+        missing = Mismatch(str(where or data_root() / name), "a folder", "none")
         return CheckReport(name, None, (missing,))
     return check_folder(entry, where)
 
@@ -97,23 +97,23 @@ def check_folder(entry: DataSet, folder: Path) -> CheckReport:
     return CheckReport(entry.name, folder)
 
 
-def content_problem(content: Content, file: Path) -> Problem | None:
+def content_problem(content: Content, file: Path) -> Mismatch | None:
     """What is wrong with the (decompressed) content of a file, if anything."""
     most = None if content.size is None else content.size + 1
     try:
         size, digest = _measure(file, most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        return Problem(content.path, "a whole gzip file", f"a damaged one ({error})")
+        return Mismatch(content.path, "a whole gzip file", f"a damaged one ({error})")
     except FileNotFoundError:
-        return Problem(content.path, "a file", "none")
+        return Mismatch(content.path, "a file", "none")
     except OSError as error:
-        return Problem(content.path, "a file that can be read", error.strerror or str(error))
+        return Mismatch(content.path, "a file that can be read", error.strerror or str(error))
     if content.size is not None and size != content.size:
         found = f"{size:,}" if size < content.size else "more"
-        return Problem(content.path, f"{content.size:,} bytes of content", found)
+        return Mismatch(content.path, f"{content.size:,} bytes of content", found)
     if not digest.startswith(content.sha256):
         found = digest[: len(content.sha256)]
-        return Problem(content.path, f"content with sha256 {content.sha256}", found)
+        return Mismatch(content.path, f"content with sha256 {content.sha256}", found)
     return None
 
 
@@ -148,33 +148,33 @@ def _check_images(name: str, layout: ImageTree, folder: Path) -> CheckReport:
         if (folder / domain.name).is_dir()
     }
     classes = layout.classes or tuple(sorted({own for counts in found.values() for own in counts}))
-    problems: list[Problem] = []
+    problems: list[Mismatch] = []
     if len(classes) != layout.n_classes:
         expected = f"{layout.n_classes} classes in all domains"
-        problems.append(Problem(".", expected, str(len(classes)), minor=True))
+        problems.append(Mismatch(".", expected, str(len(classes)), minor=True))
     for domain in layout.domains:
         if domain.name in found:
             problems += _check_domain(domain, found[domain.name], classes)
         else:
-            problems.append(Problem(domain.name, "a folder with one folder per class", "none"))
+            problems.append(Mismatch(domain.name, "a folder with one folder per class", "none"))
     totals = {domain: sum(counts.values()) for domain, counts in found.items()}
     return CheckReport(name, folder, tuple(problems), totals)
 
 
 def _check_domain(
     domain: Domain, counts: Mapping[str, int], classes: tuple[str, ...]
-) -> Iterator[Problem]:
+) -> Iterator[Mismatch]:
     for own in classes:
         if not counts.get(own):
-            yield Problem(f"{domain.name}/{own}", "images of this class", "none")
+            yield Mismatch(f"{domain.name}/{own}", "images of this class", "none")
     for own in sorted(counts.keys() - set(classes)):
         known = f"one of the classes {', '.join(classes)}"
-        yield Problem(f"{domain.name}/{own}", known, own)
+        yield Mismatch(f"{domain.name}/{own}", known, own)
     total = sum(counts.values())
     if total not in (domain.images, *domain.also):
         published = " or ".join(f"{count:,}" for count in (domain.images, *domain.also))
         minor = total >= NEARLY_ALL * domain.images
-        yield Problem(domain.name, f"{published} images", f"{total:,}", minor)
+        yield Mismatch(domain.name, f"{published} images", f"{total:,}", minor)
 
 
 def _images_per_class(domain: Path) -> dict[str, int]:

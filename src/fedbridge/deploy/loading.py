@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedbridge.data.csv_site import load_csv_site
 from fedbridge.data.schema import Schema
-from fedbridge.data.split import TEST_FRACTION
+from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.deploy.plan import DeploymentError
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
             name,
             cast("Role", role),
             int(run.get("seed", 0)),
-            n_target=int(run.get("n-target", 0)) or None,
-            test_fraction=float(run.get("test-fraction", TEST_FRACTION)),
+            SplitOptions(
+                n_target=int(run.get("n-target", 0)) or None,
+                test_fraction=float(run.get("test-fraction", TEST_FRACTION)),
+            ),
         )
 
     return load
