@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "flwr":
+        if error.name != "flwr":
             raise
         raise OptionError(
             "Expected Flower to be installed, but it is not: pip install 'fedbridge[flower]'."

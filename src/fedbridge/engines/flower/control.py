@@ -15,22 +15,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 import httpx
-from flwr.cli.build import build_fab_from_disk
-from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
+
+from fedbridge.engines.flower.environment import without_proxy
+from fedbridge.engines.flower.internals import (
+    ControlHttpClient,
+    Fab,
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
+    RuntimeVersionHttpInterceptor,
+    SimulationConfig,
     StartRunRequest,
     StopRunRequest,
     StreamLogsRequest,
+    build_fab_from_disk,
+    fab_to_proto,
+    user_config_to_proto,
 )
-from flwr.proto.federation_config_pb2 import SimulationConfig
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-from fedbridge.engines.flower.environment import without_proxy
 from fedbridge.engines.flower.keys import read_public_key
 from fedbridge.errors import FedbridgeError
 
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from flwr.proto.run_pb2 import Run
-
+    from fedbridge.engines.flower.internals import Run
     from fedbridge.engines.flower.options import ConfigValue
 
 LAST_OUTPUT_WITHIN = 3.0

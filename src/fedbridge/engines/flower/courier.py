@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
 
+from fedbridge.engines.flower.internals import ErrorCode
 from fedbridge.engines.flower.reasons import printable
 
 if TYPE_CHECKING:

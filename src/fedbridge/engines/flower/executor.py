@@ -23,13 +23,16 @@ from queue import Queue
 from typing import TYPE_CHECKING, NoReturn
 
 import httpx
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.logger import mirror_output_to_queue
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.superlink.runtime import run_serverapp
-from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+from fedbridge.engines.flower.internals import (
+    AcquireTaskRequest,
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
+    TaskType,
+    mirror_output_to_queue,
+    run_clientapp,
+    run_serverapp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
