@@ -13,10 +13,14 @@ from fedbridge.data.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.plan import DeploymentError
-from fedbridge.engines.flower import certificate_check
-from fedbridge.engines.flower.certificates import make_certificates, renew_server_certificate
-from fedbridge.engines.flower.control import Node
-from fedbridge.engines.flower.keys import make_node_key, read_public_key
+from fedbridge.engines.flower import pki
+from fedbridge.engines.flower.cluster.control import Node
+from fedbridge.engines.flower.pki import (
+    make_certificates,
+    make_node_key,
+    read_public_key,
+    renew_server_certificate,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +230,7 @@ class TestAtTheCoordinator:
     def test_an_expired_certificate_is_a_problem(self, ready, monkeypatch):
         later = datetime.now(UTC) + timedelta(days=400)
         clock = SimpleNamespace(now=lambda _: later)
-        monkeypatch.setattr(certificate_check, "datetime", clock)
+        monkeypatch.setattr(pki, "datetime", clock)
         assert "expired" in said(ready.folder, "certificates", "problem")
 
     def test_a_certificate_that_ends_soon_is_a_note(self, ready):

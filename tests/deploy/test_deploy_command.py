@@ -9,7 +9,7 @@ from fedbridge.cli import main
 from fedbridge.commands import deploy_parts
 from fedbridge.deploy import checking
 from fedbridge.deploy.folders import Deployment
-from fedbridge.engines.flower.keys import check_node_key
+from fedbridge.engines.flower.pki import check_node_key
 
 
 @pytest.fixture

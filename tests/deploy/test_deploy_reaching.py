@@ -4,7 +4,7 @@ import pytest
 from links import answering
 
 from fedbridge.deploy.reaching import LinkError, reach_link, split_address
-from fedbridge.engines.flower.certificates import make_certificates
+from fedbridge.engines.flower.pki import make_certificates
 
 
 @pytest.fixture

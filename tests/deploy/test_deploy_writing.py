@@ -17,8 +17,7 @@ from fedbridge.deploy import writing
 from fedbridge.deploy.folders import Deployment
 from fedbridge.deploy.plan import DeploymentError
 from fedbridge.deploy.writing import write_deployment
-from fedbridge.engines.flower.certificate_check import check_certificates
-from fedbridge.engines.flower.keys import check_node_key, read_public_key
+from fedbridge.engines.flower.pki import check_certificates, check_node_key, read_public_key
 from fedbridge.engines.flower.server import strategy_of
 from fedbridge.files import StorageError
 

@@ -13,8 +13,7 @@ import fedbridge as fb
 from fedbridge.cli import main
 from fedbridge.deploy.folders import Deployment
 from fedbridge.deploy.reaching import LinkError, reach_link
-from fedbridge.engines.flower.ports import free_ports
-from fedbridge.engines.flower.supervised import Supervised
+from fedbridge.engines.flower.cluster.programs import SupervisedProcesses, free_ports
 
 pytestmark = [
     pytest.mark.deploy,
@@ -28,7 +27,7 @@ OPTIONS = {"model": "linear", "lr": 0.1, "batch_size": 8}
 
 @pytest.fixture
 def processes():
-    started = Supervised()
+    started = SupervisedProcesses()
     yield started
     started.close()
 

@@ -148,7 +148,7 @@ def renew_command(args: Namespace) -> int:
     need_flower()
     from fedbridge.deploy.folders import Deployment
     from fedbridge.deploy.writing import link_hosts
-    from fedbridge.engines.flower.certificates import renew_server_certificate
+    from fedbridge.engines.flower.pki import renew_server_certificate
 
     deployment = Deployment(args.folder.absolute())
     files = renew_server_certificate(
@@ -165,7 +165,7 @@ def key_command(args: Namespace) -> int:
     """Make a key pair in a site's folder."""
     need_flower()
     from fedbridge.deploy.folders import SiteFolder
-    from fedbridge.engines.flower.keys import make_node_key
+    from fedbridge.engines.flower.pki import make_node_key
 
     site = SiteFolder(args.folder.absolute())
     name = site.settings().site

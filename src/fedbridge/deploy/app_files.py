@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from fedbridge.engines.flower import app
+from fedbridge.engines.flower import server
 from fedbridge.engines.flower.options import NetworkOptions
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def app_files(plan: Plan) -> dict[str, str]:
         f"What to do with it is in the RUNBOOK.md beside this folder.\n"
     )
     description = f"A federation of {len(plan.sources)} sources for {plan.target}"
-    files = app.app_files(run_config(plan), description=description, client=CLIENT_APP)
+    files = server.app_files(run_config(plan), description=description, client=CLIENT_APP)
     return {**files, "README.md": readme}
 
 

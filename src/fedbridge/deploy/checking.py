@@ -14,10 +14,15 @@ from fedbridge.deploy.folders import Deployment, SiteFolder
 from fedbridge.deploy.plan import DeploymentError
 from fedbridge.deploy.reaching import reach_link
 from fedbridge.deploy.versions import differences, own_versions
-from fedbridge.engines.flower.certificate_check import check_authority, check_certificates
-from fedbridge.engines.flower.certificates import read_certificate
-from fedbridge.engines.flower.control import Control
-from fedbridge.engines.flower.keys import check_node_key, check_private_key, read_public_key
+from fedbridge.engines.flower.cluster.control import Control
+from fedbridge.engines.flower.pki import (
+    check_authority,
+    check_certificates,
+    check_node_key,
+    check_private_key,
+    read_certificate,
+    read_public_key,
+)
 from fedbridge.engines.flower.privacy import epsilon
 from fedbridge.errors import DataError, FedbridgeError
 from fedbridge.files import write_atomically

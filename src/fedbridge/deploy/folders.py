@@ -10,8 +10,7 @@ import tomli_w
 
 from fedbridge.data.summary import Reading, column_names
 from fedbridge.deploy.plan import DeploymentError, Plan
-from fedbridge.engines.flower.certificates import Certificates
-from fedbridge.engines.flower.keys import NodeKey, node_key
+from fedbridge.engines.flower.pki import Certificates, NodeKey, node_key
 from fedbridge.engines.flower.privacy import privacy_in
 from fedbridge.errors import OptionError
 

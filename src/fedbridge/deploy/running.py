@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from fedbridge.deploy.folders import LINK_NAME, Deployment
 from fedbridge.deploy.plan import DeploymentError
 from fedbridge.deploy.starting import run_until_stopped
-from fedbridge.engines.flower.control import Control
-from fedbridge.engines.flower.keys import read_public_key
+from fedbridge.engines.flower.cluster.control import Control
+from fedbridge.engines.flower.pki import read_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fedbridge.deploy.plan import Plan
-    from fedbridge.engines.flower.control import RunState
+    from fedbridge.engines.flower.cluster.control import RunState
 
 
 def register_sites(deployment: Deployment, plan: Plan) -> list[str]:

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.deploy.folders import LINK_NAME
-from fedbridge.engines.flower.commands import Identity, link_command, node_command
-from fedbridge.engines.flower.environment import FLOWER_SETTINGS, flower_environment, programs
-from fedbridge.engines.flower.interruptions import termination_as_exit, uninterrupted
-from fedbridge.engines.flower.ports import LOOPBACK
-from fedbridge.engines.flower.supervised import Supervised
+from fedbridge.engines.flower.cluster.programs import (
+    FLOWER_SETTINGS,
+    LOOPBACK,
+    Identity,
+    SupervisedProcesses,
+    flower_environment,
+    link_command,
+    node_command,
+    programs,
+    termination_as_exit,
+    uninterrupted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +98,7 @@ def run_until_stopped(
     read = log.stat().st_size if log.exists() else 0
     code = None
     with termination_as_exit():
-        processes = Supervised()
+        processes = SupervisedProcesses()
         try:
             program = str(programs() / command[0])
             processes.start("it", [program, *command[1:]], log, flower_environment(home))

@@ -11,8 +11,7 @@ from fedbridge.deploy.folders import Deployment, site_settings_text
 from fedbridge.deploy.plan import NODE_PORT, DeploymentError
 from fedbridge.deploy.runbook import runbook
 from fedbridge.deploy.starting import flower_config
-from fedbridge.engines.flower.certificates import VALID_DAYS, make_certificates
-from fedbridge.engines.flower.keys import make_node_key
+from fedbridge.engines.flower.pki import VALID_DAYS, make_certificates, make_node_key
 from fedbridge.files import storage_error, write_atomically
 
 if TYPE_CHECKING:

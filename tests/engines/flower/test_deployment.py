@@ -15,8 +15,8 @@ from real_data import needs
 from small import same_model
 
 import fedbridge as fb
-from fedbridge.engines.flower.app import MODULE
 from fedbridge.engines.flower.here import Rehearsal
+from fedbridge.engines.flower.server import MODULE
 from fedbridge.rundir import RunFolder
 
 pytestmark = pytest.mark.deploy

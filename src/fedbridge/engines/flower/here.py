@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from fedbridge.blocks import buffer_copies, parameter_vector
-from fedbridge.engines.flower.app import app_files
-from fedbridge.engines.flower.operation import Operation
+from fedbridge.engines.flower.cluster.operation import Operation, Simulation
 from fedbridge.engines.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.engines.flower.privacy import epsilon, privacy_in
-from fedbridge.engines.flower.server import strategy_of
-from fedbridge.engines.flower.simulation import Simulation
+from fedbridge.engines.flower.server import app_files, strategy_of
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.model_card import write_model_card

@@ -21,10 +21,16 @@ would be known to the coordinator, and any seed of torch's generator, of which 3
 could be found by trying from entries that are known not to move. Four draws are added for each
 number (in float64, before the sum is rounded), since a single draw of finite precision can betray
 what it was added to.
+
+**What was spent.** Every protected message is one more look at the same rows, whoever asks for it
+and why: a round that is played again, another run, a coordinator that wants to average the noise
+away. So the site itself counts, in a file that no message can reset, and may stop answering at a
+budget (``Ledger``).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import dataclass, fields
@@ -32,20 +38,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from fedbridge.checks import check_number
-from fedbridge.errors import OptionError, nearest
+from fedbridge.errors import FedbridgeError, OptionError, nearest
+from fedbridge.files import to_json, write_atomically
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
 from fedbridge.settings import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from fedbridge.blocks import Blocks
     from fedbridge.jobs import Job
 
+FORMAT = 1
 DRAWS = 4
 """Normal numbers that are added for one entry of noise from the operating system."""
 
@@ -255,3 +265,74 @@ def _orders(noise: float, delta: float) -> list[float]:
     """Rényi orders around the best one for a Gaussian mechanism, ``1 + √(2 ln(1/δ)) z``."""
     best = noise * math.sqrt(2 * math.log(1 / delta))
     return [1 + best * 10 ** (k / 50 - 1) for k in range(101)]
+
+
+class PrivacySpentError(FedbridgeError):
+    """One more message would cost more privacy than the site is ready to give."""
+
+
+class Ledger:
+    """The protected messages of one site, by the size of their noise.
+
+    Args:
+        path: a file of the site's own, the same in every run on the same rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def spend(self, privacy: LocalPrivacy, budget: float | None = None) -> None:
+        """Write a message down before it is sent.
+
+        Args:
+            privacy: how the message is protected.
+            budget: the largest epsilon that the site is ready to give; None for any.
+
+        Raises:
+            PrivacySpentError: the message would go beyond the budget; it is not counted, and must
+                not be sent.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f".{self.path.name}.lock")):
+            sent = self._read()
+            sent[privacy.noise] = sent.get(privacy.noise, 0) + 1
+            if budget is not None:
+                self._check(composed_epsilon(sent, privacy.delta), budget)
+            entries = [{"noise": noise, "messages": count} for noise, count in sorted(sent.items())]
+            write_atomically(self.path, to_json({"format": FORMAT, "sent": entries}))
+            os.chmod(self.path, 0o600)  # noqa: PTH101
+
+    @property
+    def messages(self) -> int:
+        """How many have been sent so far."""
+        return sum(self._read().values())
+
+    def epsilon(self, delta: float) -> float:
+        """What they have cost together."""
+        return composed_epsilon(self._read(), delta)
+
+    def _check(self, cost: float, budget: float) -> None:
+        if not cost <= budget:
+            raise PrivacySpentError(
+                f"Expected to stay within an epsilon of {budget:g}, but one more message would "
+                f"make it {cost:.3g}: stop here, or let the site raise its budget."
+            )
+
+    def _read(self) -> dict[float, int]:
+        try:
+            content = json.loads(self.path.read_bytes())
+            sent = {float(entry["noise"]): entry["messages"] for entry in content["sent"]}
+            sound = content["format"] == FORMAT and all(
+                math.isfinite(noise) and noise >= 0 and type(count) is int and count >= 0
+                for noise, count in sent.items()
+            )
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError):
+            sound = False
+        if not sound:
+            raise FedbridgeError(
+                f"Expected the count of protected messages in {str(self.path)!r}, but it cannot be "
+                f"read: restore the file, since counting anew would understate what was told."
+            )
+        return sent

@@ -16,9 +16,8 @@ from fedbridge.distant import DistantTask, distant_site
 from fedbridge.engines.flower.encoding import Feedback
 from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
-from fedbridge.engines.flower.ledger import Ledger
 from fedbridge.engines.flower.orders import OrderError, Orders
-from fedbridge.engines.flower.privacy import release
+from fedbridge.engines.flower.privacy import Ledger, release
 from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.federation import Federation
 from fedbridge.home import Work

@@ -5,7 +5,7 @@ again: seconds of work before milliseconds of training. A link or node started w
 ``--isolation process`` leaves its apps to somebody else. That is done here by one process that has
 imported everything: each task still gets a process of its own, forked, and starts at once.
 
-    python -m fedbridge.engines.flower.executor --serve http://127.0.0.1:9094 node.log
+    python -m fedbridge.engines.flower.cluster.executor --serve http://127.0.0.1:9094 node.log
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 POLL = 0.2
+APPS = ("fedbridge.engines.flower.client", "fedbridge.engines.flower.server")
+"""What every app of ours imports: a child that finds it imported starts at once."""
 TASKS = (TaskType.SERVER_APP, TaskType.CLIENT_APP)
 
 
@@ -132,9 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--serve", nargs=2, action="append", required=True, metavar=("URL", "LOG"))
     parser.add_argument("--root-certificates", type=Path, metavar="FILE")
-    parser.add_argument("--preload", action="append", default=[], metavar="MODULE")
     parsed = parser.parse_args(arguments)
-    for module in parsed.preload:
+    for module in APPS:
         importlib.import_module(module)
     root = parsed.root_certificates and parsed.root_certificates.read_bytes()
     serve([Served(url, Path(log), root) for url, log in parsed.serve])

@@ -14,20 +14,29 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import tomli_w
 
-from fedbridge.engines.flower import executor
-from fedbridge.engines.flower.certificates import Certificates, make_certificates
-from fedbridge.engines.flower.commands import Identity, Isolation, link_command, node_command
-from fedbridge.engines.flower.control import Control, LinkUnreachableError, Node, RunState
-from fedbridge.engines.flower.environment import flower_environment, programs
-from fedbridge.engines.flower.interruptions import termination_as_exit, uninterrupted
-from fedbridge.engines.flower.keys import make_node_key, node_key
-from fedbridge.engines.flower.ports import LOOPBACK, free_ports
-from fedbridge.engines.flower.supervised import OperationError, Supervised, tail
+from fedbridge.engines.flower.cluster import executor
+from fedbridge.engines.flower.cluster.control import Control, LinkUnreachableError, Node, RunState
+from fedbridge.engines.flower.cluster.programs import (
+    LOOPBACK,
+    Identity,
+    Isolation,
+    OperationError,
+    SupervisedProcesses,
+    flower_environment,
+    free_ports,
+    link_command,
+    node_command,
+    programs,
+    tail,
+    termination_as_exit,
+    uninterrupted,
+)
+from fedbridge.engines.flower.pki import Certificates, make_certificates, make_node_key, node_key
 from fedbridge.errors import nearest
 from fedbridge.files import file_name, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from fedbridge.engines.flower.options import ConfigValue
@@ -52,7 +61,6 @@ class Operation:
         secure: TLS between link and nodes, and only nodes whose key was registered by name.
         apps: ``fork`` the apps from one warm process, or ``spawn`` a new Python for every message
             as Flower does by itself, which takes seconds each time.
-        preload: modules that the warm process imports besides fedbridge.
         environment: variables for the processes besides those of this one.
         start_within: seconds that the link, or the nodes, may take to start.
     """
@@ -64,14 +72,12 @@ class Operation:
         *,
         secure: bool = False,
         apps: Apps = APPS,
-        preload: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         start_within: float = 120.0,
     ) -> None:
         self.folder = folder.absolute()
         self.sites = {name: dict(config) for name, config in sites.items()}
         self.apps = apps
-        self.preload = tuple(preload)
         self.start_within = start_within
         ports = free_ports()
         self.port = next(ports)
@@ -92,7 +98,7 @@ class Operation:
         self._make_secrets()
         with ExitStack() as undo:
             undo.enter_context(termination_as_exit())
-            self.processes = Supervised()
+            self.processes = SupervisedProcesses()
             undo.callback(self._close)
             if self.apps == "fork":
                 self._launch_executor()
@@ -232,8 +238,6 @@ class Operation:
             command += ["--serve", url, str(log)]
         if self._certificates:
             command += ["--root-certificates", str(self._certificates.ca)]
-        for module in self.preload:
-            command += ["--preload", module]
         self._launch(EXECUTOR, command)
 
     def _launch_link(self) -> None:
@@ -343,3 +347,37 @@ def _node(name: str) -> str:
 
 def _activation(node: Node) -> tuple[int, str]:
     return node.node_id, node.activated
+
+
+class Simulation(Operation):
+    """A link that runs an app with simulated nodes, in processes of Ray.
+
+    ``flwr run APP local`` leaves a link running in the background, on a port that is always the
+    same. Here it has a port and a home of its own, and ends with the context. Nodes are told
+    nothing but ``partition-id`` and ``num-partitions``, from 0 on.
+
+    Args:
+        folder: holds logs, the link's state and Flower's home.
+        nodes: how many are simulated.
+        environment: variables for the processes besides those of this one.
+        start_within: seconds that the link may take to start.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+        start_within: float = 120.0,
+    ) -> None:
+        super().__init__(
+            folder, {}, apps="spawn", environment=environment, start_within=start_within
+        )
+        self.simulated_nodes = nodes
+
+    def _link_command(self) -> list[str]:
+        return [*super()._link_command(), "--simulation"]
+
+    def _submit(self, control: Control, app: Path, config: Mapping[str, ConfigValue]) -> int:
+        return control.submit(app, config, self.simulated_nodes)

@@ -1,14 +1,40 @@
-"""Processes under a supervisor are all gone when their owner is, whatever they do."""
+"""Ports that a server can have, and processes that are all gone when their owner is."""
 
 import json
 import os
 import signal
+import socket
 import sys
+from itertools import islice
 
 import pytest
 from engines.flower.children import forked, living, wait_until
 
-from fedbridge.engines.flower.supervised import OperationError, Supervised, tail
+from fedbridge.engines.flower.cluster.programs import (
+    CANDIDATES,
+    LOOPBACK,
+    OperationError,
+    SupervisedProcesses,
+    free_ports,
+    is_free,
+    tail,
+)
+
+
+def test_ports_are_different_and_can_be_listened_on():
+    ports = list(islice(free_ports(), 20))
+    assert len(set(ports)) == 20
+    assert set(ports) <= set(CANDIDATES)
+    with socket.create_server((LOOPBACK, ports[0])):
+        pass
+
+
+def test_a_port_with_a_server_is_not_free():
+    port = next(free_ports())
+    assert is_free(port)
+    with socket.create_server((LOOPBACK, port)):
+        assert not is_free(port)
+
 
 ENVIRONMENT = dict(os.environ)
 STUBBORN = """
@@ -34,7 +60,7 @@ FAMILY = stubborn("stay", "leave", "stay")
 
 @pytest.fixture
 def processes():
-    under = Supervised()
+    under = SupervisedProcesses()
     yield under
     under.close(patience=0.0)
 
@@ -84,7 +110,7 @@ def test_a_polite_process_is_asked_before_it_is_killed(processes, tmp_path):
 
 def test_closing_ends_all_generations(tmp_path):
     log = tmp_path / "log"
-    processes = Supervised()
+    processes = SupervisedProcesses()
     processes.start("family", FAMILY, log, ENVIRONMENT)
     wait_until(lambda: len(said(log)) == 3 and len(living(said(log))) == 2)
     assert processes.pids() == sorted(living(said(log)))
@@ -97,7 +123,7 @@ def test_all_end_with_their_owner(tmp_path, signum):
     log, supervisor = tmp_path / "log", tmp_path / "supervisor"
 
     def own() -> None:
-        processes = Supervised()
+        processes = SupervisedProcesses()
         processes.start("family", FAMILY, log, ENVIRONMENT)
         supervisor.write_text(str(processes.pid))
         signal.pause()
@@ -114,7 +140,7 @@ def test_a_program_that_is_not_there_is_an_error(processes, tmp_path):
 
 
 def test_a_supervisor_that_was_killed_is_an_error_and_takes_its_children_along(tmp_path):
-    processes = Supervised()
+    processes = SupervisedProcesses()
     child = processes.start("child", stubborn("stay"), tmp_path / "log", ENVIRONMENT)
     os.kill(processes.pid, signal.SIGKILL)
     with pytest.raises(OperationError, match="but it has ended"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 import httpx
 
-from fedbridge.engines.flower.environment import without_proxy
+from fedbridge.engines.flower.cluster.programs import without_proxy
 from fedbridge.engines.flower.internals import (
     ControlHttpClient,
     Fab,
@@ -32,7 +32,7 @@ from fedbridge.engines.flower.internals import (
     fab_to_proto,
     user_config_to_proto,
 )
-from fedbridge.engines.flower.keys import read_public_key
+from fedbridge.engines.flower.pki import read_public_key
 from fedbridge.errors import FedbridgeError
 
 if TYPE_CHECKING:
