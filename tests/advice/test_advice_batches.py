@@ -5,8 +5,7 @@ import torch
 from helpers import assert_close, random_round
 
 import fedbridge as fb
-from fedbridge.advice.batches import BatchGram, Stratum
-from fedbridge.advice.bootstrap import measures
+from fedbridge.advice.batches import BatchGram, Stratum, measures
 from fedbridge.blocks import Blocks
 from fedbridge.errors import NoiseUndefinedError, ShapeError
 

@@ -7,10 +7,15 @@ from helpers import RULES, assert_close
 import fedbridge as fb
 from fedbridge import Mix, theory
 from fedbridge.advice.batches import BatchGram, Truth
-from fedbridge.advice.bootstrap import predictions
-from fedbridge.advice.curve import FACTORS, curve, enough_samples, sample_counts
-from fedbridge.advice.predict import Conditions, predicted_errors
-from fedbridge.advice.record import Point
+from fedbridge.advice.predict import (
+    FACTORS,
+    Conditions,
+    curve,
+    predicted_errors,
+    predictions,
+    sample_counts,
+)
+from fedbridge.advice.verdict import Point, enough_samples
 from fedbridge.blocks import Blocks
 from fedbridge.errors import OptionError
 

@@ -4,12 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from fedbridge.advice.record import Advice, Estimated, Losses, Partner, Point, RuleError
-from fedbridge.advice.verdict import decided, listed, role_of, rounded, simplest_of_the_best
+from fedbridge.advice.verdict import (
+    Advice,
+    Interval,
+    Losses,
+    Partner,
+    Point,
+    RuleError,
+    decided,
+    listed,
+    role_of,
+    rounded,
+    simplest_of_the_best,
+)
 
 
 def about(value, spread=0.05):
-    return Estimated(value, value - spread, value + spread)
+    return Interval(value, value - spread, value + spread)
 
 
 def partner(name, ratio=0.5, cosine=0.9, spread=0.05):
@@ -43,8 +54,8 @@ class TestRoles:
             (about(0.5), about(0.9), "helps"),
             (about(20.0), about(0.1, 0.3), "far"),
             (about(5.0), about(-0.8, 0.1), "opposed"),
-            (Estimated(2.0, -1.0, 9.0), about(0.5), "unclear"),
-            (Estimated(-0.5, -1.0, 0.2), about(1.0), "helps"),
+            (Interval(2.0, -1.0, 9.0), about(0.5), "unclear"),
+            (Interval(-0.5, -1.0, 0.2), about(1.0), "helps"),
         ],
     )
     def test_a_partner_by_distance_and_angle(self, ratio, cosine, role):

@@ -8,10 +8,15 @@ import torch
 from small import blobs, federation, line
 
 import fedbridge as fb
-from fedbridge.advice import bootstrap
-from fedbridge.advice.measure import batch_sketches, measure_task, probes_at_a_time, strata_of
-from fedbridge.advice.past import NoEvidenceError, error_bounds
-from fedbridge.advice.trial import row_losses
+from fedbridge.advice import batches, measure, predict
+from fedbridge.advice.advise import NoEvidenceError, error_bounds
+from fedbridge.advice.measure import (
+    batch_sketches,
+    measure_task,
+    probes_at_a_time,
+    row_losses,
+    strata_of,
+)
 from fedbridge.cli import main
 from fedbridge.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.estimators import NoiseStream
@@ -22,8 +27,9 @@ QUICK = {"after": 1, "workers": 1, "lr": 0.1, "batch_size": 8}
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch):
-    monkeypatch.setattr(bootstrap, "SIMULATED_RESAMPLES", 6)
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 40)
+    monkeypatch.setattr(predict, "SIMULATED_RESAMPLES", 6)
+    monkeypatch.setattr(batches, "RESAMPLES", 40)
+    monkeypatch.setattr(measure, "RESAMPLES", 40)
 
 
 def flipped():

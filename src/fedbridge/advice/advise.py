@@ -1,4 +1,10 @@
-"""``fedbridge.advise``: measure, predict, decide, and say it."""
+"""``fedbridge.advise``: measure, predict, decide, and say it.
+
+A finished run can speak instead of a measuring round. Its history holds noise, distances and
+angles, and not the inner products between sources. They bound the Delta errors of the averaging
+rules, since a mean over sources errs at most as much as its parts do on average; the other rules
+are left out.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +14,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fedbridge import rules
-from fedbridge.advice.bootstrap import loss_gain, measures, predictions
-from fedbridge.advice.curve import curve, enough_samples
-from fedbridge.advice.measure import measure_task, probes_at_a_time
-from fedbridge.advice.past import advise_from_run, is_run
-from fedbridge.advice.record import Advice, Partner
-from fedbridge.advice.verdict import decided, ranked, role_of
+from fedbridge.advice.batches import (
+    RESAMPLES,
+    TINY,
+    Measures,
+    best_weight,
+    measures,
+    noise_ratio,
+    quantiles,
+)
+from fedbridge.advice.measure import loss_gain, measure_task, probes_at_a_time
+from fedbridge.advice.predict import curve, predictions, sample_counts
+from fedbridge.advice.verdict import (
+    ALONE,
+    Advice,
+    Partner,
+    Point,
+    decided,
+    enough_samples,
+    ranked,
+    role_of,
+)
 from fedbridge.data.load import load_task
-from fedbridge.errors import OptionError
+from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.federation import Federation
 from fedbridge.models import build_model
 from fedbridge.run import INITIALISING
+from fedbridge.rundir import RunFolder
 from fedbridge.seeds import seed_of
 from fedbridge.settings import split_options, whole_number
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
-    from fedbridge.advice.bootstrap import Measures
     from fedbridge.advice.measure import Measured
-    from fedbridge.advice.record import Estimated
+    from fedbridge.advice.verdict import Interval
     from fedbridge.data.task import FederatedTask
     from fedbridge.settings import Settings
 
@@ -40,6 +62,13 @@ SKETCH_SIZE = 1024
 
 MEASURING = 0.7
 """Share of the work that is measuring, for progress bars."""
+
+LAST_ROUNDS = 10
+FITTED = (
+    "the run has trained on the rows that show its noise, and rounds are not independent: noise "
+    "and intervals may look smaller than they are"
+)
+BOUNDS = "the history bounds the errors of the averaging rules only; name the task for the others"
 
 Progress = Callable[[float, str], object]
 """Called with the share that is done, and what is under way."""
@@ -91,8 +120,41 @@ def advise(
     settings, _ = split_options(
         {"sketch_size": SKETCH_SIZE, **options}, "advise", (), task.defaults
     )
-    measured = _measured(task, settings, seed, rounds, tell)
-    return _Adviser(task, seed, rounds, measured, counts, tell).advice()
+    measured = _measure(task, settings, seed, rounds, tell)
+
+    def simulated(share: float) -> None:
+        tell(MEASURING + (1 - MEASURING) * share, "predicting the rules' errors")
+
+    trial, conditions = measured.trial, replace(measured.conditions, seed=seed)
+    blank = Advice(
+        task=task.name,
+        target=task.target.name,
+        seed=seed,
+        evidence=f"gradients of all sites at one point, after {_rounds(rounds)} of the sources",
+        samples=conditions.samples[0],
+        losses=None if trial is None else loss_gain(trial, seed),
+        notes=tuple(
+            f"{name} could not be measured: {reason}" for name, reason in measured.left_out.items()
+        ),
+    )
+    if measured.batches.freedom < 1:
+        return decided(blank, freedom=0)
+    names = rules.names()
+    errors, shares = predictions(measured.batches, names, conditions, simulated)
+    found = measures(measured.batches, seed)
+    points = curve(measured.batches, names, conditions, counts)
+    missing = [name for name in names if name not in errors]
+    present = [task.sources[index].name for index in measured.present]
+    numbered = replace(
+        blank,
+        sigma2=found.sigma2,
+        partners=_partners(present, conditions.samples, found),
+        rules=ranked(errors, shares),
+        curve=points,
+        enough=enough_samples(points),
+        notes=(*blank.notes, *([f"no prediction for {', '.join(missing)}"] if missing else [])),
+    )
+    return decided(numbered, freedom=measured.batches.freedom)
 
 
 def _checked(samples: Sequence[int]) -> tuple[int, ...]:
@@ -111,7 +173,7 @@ def _check_nothing_else(options: dict[str, Any]) -> None:
         )
 
 
-def _measured(
+def _measure(
     task: FederatedTask, settings: Settings, seed: int, after: int, progress: Progress
 ) -> Measured:
     with seeded(seed_of(seed, 0, 0, INITIALISING), torch.device("cpu")):
@@ -131,74 +193,179 @@ def _measured(
         federation.close()
 
 
-@dataclass(frozen=True)
-class _Adviser:
-    """Turns what was measured into advice."""
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
 
-    task: FederatedTask
-    seed: int
-    after: int
-    measured: Measured
-    counts: tuple[int, ...] | None
-    progress: Progress
 
-    def advice(self) -> Advice:
-        """All of it."""
-        batches = self.measured.batches
-        conditions = replace(self.measured.conditions, seed=self.seed)
-        trial = self.measured.trial
-        blank = Advice(
-            task=self.task.name,
-            target=self.task.target.name,
-            seed=self.seed,
-            evidence=self._evidence(),
-            samples=conditions.samples[0],
-            losses=None if trial is None else loss_gain(trial, self.seed),
-            notes=tuple(
-                f"{name} could not be measured: {reason}"
-                for name, reason in self.measured.left_out.items()
-            ),
+def _partners(
+    names: Sequence[str], samples: Sequence[int] | None, found: Measures
+) -> tuple[Partner, ...]:
+    """The sources as the target sees them; ``samples`` are rows of the target and of each."""
+    return tuple(
+        Partner(
+            name,
+            None if samples is None else samples[k + 1],
+            found.d2[k],
+            found.cosine[k],
+            found.ratio[k],
+            found.weight[k],
+            role_of(found.ratio[k], found.cosine[k]),
         )
-        if batches.freedom < 1:
-            return decided(blank, freedom=0)
-        names = rules.names()
-        errors, shares = predictions(batches, names, conditions, self._simulated)
-        found = measures(batches, self.seed)
-        points = curve(batches, names, conditions, self.counts)
-        numbered = replace(
+        for k, name in enumerate(names)
+    )
+
+
+class NoEvidenceError(FedbridgeError):
+    """A run whose history says nothing about noise and distances."""
+
+
+@dataclass(frozen=True)
+class PastRounds:
+    """What the last rounds of a run measured.
+
+    Attributes:
+        config: the run's configuration.
+        samples: rows of the target and of the sources; None if the run is not finished.
+        sigma2: (R,) noise; of no round if it was undefined.
+        d2: (R, N) squared distances of the sources.
+        cosine: (R, N) their angles.
+    """
+
+    config: dict[str, Any]
+    samples: tuple[int, ...] | None
+    sigma2: Tensor
+    d2: Tensor
+    cosine: Tensor
+
+
+def is_run(path: Path) -> bool:
+    """Whether there is the folder of a run."""
+    return path.is_dir() and RunFolder(path).config() is not None
+
+
+def read_rounds(path: Path) -> PastRounds:
+    """The last rounds of a run in which all sources were there.
+
+    Raises:
+        NoEvidenceError: no round measured the sources.
+    """
+    folder = RunFolder(path)
+    config, summary = folder.config(), folder.summary()
+    assert config is not None
+    lines = [line for line in folder.history() if _tells(line)][-LAST_ROUNDS:]
+    if not lines:
+        raise NoEvidenceError(
+            f"Expected a run whose rounds measured the sources, but {str(path)!r} (method "
+            f"{config['method']!r}) has none: name the task instead of the folder, or run "
+            f"`fedda-joint` first."
+        )
+    samples = None
+    if summary is not None:
+        counts = summary["n_sources"]
+        samples = (summary["n_target"], *(counts[name] for name in config["sources"]))
+    told = [line for line in lines if line["sigma2"] is not None and line["d2"] is not None]
+    return PastRounds(
+        config,
+        samples,
+        *(
+            torch.tensor([line[name] for line in told], dtype=torch.float64)
+            for name in ("sigma2", "d2", "cosine")
+        ),
+    )
+
+
+def _tells(line: dict[str, Any]) -> bool:
+    return line["round"] >= 1 and line["cosine"] is not None and None not in line["cosine"]
+
+
+def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
+    """Advice from the last rounds of a run, with intervals over these rounds."""
+    rounds = read_rounds(path)
+    seen = len(rounds.sigma2)
+    blank = Advice(
+        task=rounds.config["task"],
+        target=rounds.config["target"],
+        seed=rounds.config["seed"],
+        evidence=f"the last {_rounds(seen)} of a run of {rounds.config['method']}",
+        samples=None if rounds.samples is None else rounds.samples[0],
+        notes=(FITTED, BOUNDS),
+    )
+    if not seen:
+        return decided(blank, freedom=0)
+    drawn = torch.randint(seen, (RESAMPLES, seen), generator=torch.Generator().manual_seed(0))
+    sigma2, d2, cosine = (
+        torch.cat((told.mean(0, keepdim=True), told[drawn].mean(1)))
+        for told in (rounds.sigma2, rounds.d2, rounds.cosine)
+    )
+    found = Measures(
+        _interval(sigma2),
+        *(
+            tuple(_interval(values[:, k]) for k in range(values.shape[1]))
+            for values in (
+                d2,
+                cosine,
+                noise_ratio(sigma2[:, None], d2),
+                best_weight(sigma2[:, None], d2),
+            )
+        ),
+    )
+    errors = error_bounds(sigma2, d2, rounds.samples)
+    points = () if rounds.samples is None else _curve(sigma2[:1], d2[:1], rounds.samples, counts)
+    return decided(
+        replace(
             blank,
             sigma2=found.sigma2,
-            partners=self._partners(found),
-            rules=ranked(errors, shares),
+            partners=_partners(rounds.config["sources"], rounds.samples, found),
+            rules=ranked(
+                {name: _interval(error) for name, error in errors.items()},
+                {name: _interval(error / sigma2.clamp(min=TINY)) for name, error in errors.items()},
+                bound=True,
+            ),
             curve=points,
             enough=enough_samples(points),
-            notes=(*blank.notes, *_not_predicted(names, errors)),
-        )
-        return decided(numbered, freedom=batches.freedom)
-
-    def _simulated(self, share: float) -> None:
-        self.progress(MEASURING + (1 - MEASURING) * share, "predicting the rules' errors")
-
-    def _evidence(self) -> str:
-        rounds = f"{self.after} round{'s' * (self.after != 1)} of the sources"
-        return f"gradients of all sites at one point, after {rounds}"
-
-    def _partners(self, found: Measures) -> tuple[Partner, ...]:
-        samples = self.measured.conditions.samples[1:]
-        return tuple(
-            Partner(
-                self.task.sources[index].name,
-                samples[k],
-                found.d2[k],
-                found.cosine[k],
-                found.ratio[k],
-                found.weight[k],
-                role_of(found.ratio[k], found.cosine[k]),
-            )
-            for k, index in enumerate(self.measured.present)
-        )
+        ),
+        freedom=seen - 1,
+    )
 
 
-def _not_predicted(names: Sequence[str], errors: dict[str, Estimated]) -> list[str]:
-    missing = [name for name in names if name not in errors]
-    return [f"no prediction for {', '.join(missing)}"] if missing else []
+def _interval(values: Tensor) -> Interval:
+    """The first number, with its interval from the others."""
+    return quantiles(float(values[0]), values[1:])
+
+
+def _curve(
+    sigma2: Tensor, d2: Tensor, samples: Sequence[int], counts: Sequence[int] | None
+) -> tuple[Point, ...]:
+    now, *others = samples
+    points = []
+    for count in sample_counts(now, counts):
+        bounds = error_bounds(sigma2 * now / count, d2, (count, *others))
+        errors = {name: float(bound) for name, bound in bounds.items()}
+        alone = errors.pop(ALONE)
+        best = min(errors, key=errors.__getitem__)
+        points.append(Point(count, alone, errors[best], best))
+    return tuple(points)
+
+
+def error_bounds(sigma2: Tensor, d2: Tensor, samples: Sequence[int] | None) -> dict[str, Tensor]:
+    """Bounds (R,) of the Delta errors of the averaging rules from noise (R,), distances (R, N).
+
+    A mean over sources errs at most as much as its parts do on average, and all sources together
+    allow what the best of them allows alone. ``samples`` are rows of the target and the sources.
+    """
+    apart = d2.clamp(min=0.0)
+    own = sigma2[:, None]
+    best = own * apart / (own + apart).clamp(min=TINY)
+    errors = {
+        ALONE: sigma2,
+        "source-only": apart.mean(1),
+        "fedda": ((own + apart) / 4).mean(1),
+        "fedda-auto": best.mean(1),
+        "fedda-joint": best.amin(1),
+    }
+    if samples is not None:
+        counts = torch.tensor(samples, dtype=torch.float64)
+        shares = counts / counts.sum()
+        led = shares[1:] / shares[1:].sum()
+        errors["fedavg"] = shares[0] ** 2 * sigma2 + shares[1:].sum() ** 2 * (apart @ led)
+    return errors

@@ -18,14 +18,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.advice.spectra import TINY, positive_part, roots, spectrum
+from fedbridge.advice.verdict import Interval
 from fedbridge.errors import NoiseUndefinedError, ShapeError
 from fedbridge.geometry import divide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fedbridge.blocks import Blocks
+
+TINY = torch.finfo(torch.float64).tiny
+RANK = 1e-10
+"""Relative size below which an eigenvalue is taken for 0."""
+
+RESAMPLES = 300
+"""For numbers that cost nothing."""
+
+TAIL = 0.025
+LARGEST_RATIO = 1e9
 
 
 @dataclass(frozen=True)
@@ -192,14 +202,14 @@ class Sample:
             return self.means[None]
         return self.batches.denoised + (self.means - self.batches.as_seen().means)
 
-    def estimates(self) -> Estimates:
+    def estimates(self) -> BatchEstimates:
         """Noise, distances and angles over the whole model."""
         self._require_noise()
         true = self.true_gram.sum(0)
         n = self.batches.n_sources
         lengths, inner = true.diagonal()[: n + 1], true[0, 1 : n + 1]
         across = (lengths[0].clamp(min=0.0) * lengths[1:].clamp(min=0.0)).sqrt()
-        return Estimates(
+        return BatchEstimates(
             sigma2=float(self.noise.sum(0)[0]),
             target2=float(lengths[0]),
             d2=lengths[0] + lengths[1:] - 2 * inner,
@@ -284,7 +294,7 @@ def _of_size(rows: Tensor, gram: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Estimates:
+class BatchEstimates:
     """Unbiased, hence possibly negative where the truth is near zero; the cosine is clipped.
 
     Attributes:
@@ -327,3 +337,84 @@ class Truth:
         """The same with ``factor`` times as many target samples: noise falls as 1/n."""
         less = factor**-0.5
         return replace(self, noise=self.noise * less, mistaken=self.mistaken * less)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Noise, distances and angles with their intervals.
+
+    Attributes:
+        sigma2: noise of the target's gradient.
+        d2: squared distance of every source.
+        cosine: of the angle of every source.
+        ratio: ``d²/σ²`` of every source.
+        weight: ``σ²/(σ² + d²)`` of every source.
+    """
+
+    sigma2: Interval
+    d2: tuple[Interval, ...]
+    cosine: tuple[Interval, ...]
+    ratio: tuple[Interval, ...]
+    weight: tuple[Interval, ...]
+
+
+def measures(batches: BatchGram, seed: int) -> Measures:
+    """Estimates from all batches, and their bootstrap over the batches of all sites."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = batches.whole()
+    seen = whole.as_seen().estimates()
+    drawn = [whole.resample(generator).estimates() for _ in range(RESAMPLES)]
+
+    def each(number: Callable[[BatchEstimates], Tensor]) -> tuple[Interval, ...]:
+        values = torch.stack([number(estimates) for estimates in drawn])
+        point = number(seen)
+        return tuple(quantiles(float(point[k]), values[:, k]) for k in range(len(point)))
+
+    return Measures(
+        sigma2=each(lambda e: torch.tensor([e.sigma2], dtype=torch.float64))[0],
+        d2=each(lambda e: e.d2),
+        cosine=each(lambda e: e.cosine),
+        ratio=each(lambda e: noise_ratio(torch.tensor(e.sigma2), e.d2)),
+        weight=each(lambda e: best_weight(e.sigma2, e.d2)),
+    )
+
+
+def noise_ratio(sigma2: Tensor, d2: Tensor) -> Tensor:
+    """``d²/σ²``, kept finite for a target without noise."""
+    return (d2 / sigma2.clamp(min=TINY)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
+
+
+def best_weight(sigma2: float | Tensor, d2: Tensor) -> Tensor:
+    """``σ²/(σ² + d²)``: the trust in a source alone with the smallest error."""
+    return sigma2 / (sigma2 + d2.clamp(min=0.0)).clamp(min=TINY)
+
+
+def quantiles(point: float, values: Tensor) -> Interval:
+    """A 95% interval from draws; it holds the number itself."""
+    low, high = values.quantile(torch.tensor([TAIL, 1 - TAIL], dtype=values.dtype)).tolist()
+    return Interval(point, min(low, point), max(high, point))
+
+
+def spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (K, s) and eigenvectors (K, s, s) of symmetric matrices of any scale."""
+    size = gram.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=TINY)
+    values, directions = torch.linalg.eigh(gram / size[:, None, None])
+    return values * size[:, None], directions
+
+
+def positive_part(gram: Tensor) -> Tensor:
+    """The positive part of symmetric matrices."""
+    values, directions = spectrum(gram)
+    return directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
+
+
+def roots(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """The square root of positive semidefinite matrices, and its pseudo-inverse."""
+    values, directions = spectrum(gram)
+    kept = values > RANK * values.amax(1, keepdim=True).clamp(min=TINY)
+    root = torch.where(kept, values.clamp(min=0.0), 0.0).sqrt()
+    inverse = divide(torch.ones_like(root), root)
+    return (
+        directions @ torch.diag_embed(root) @ directions.mT,
+        directions @ torch.diag_embed(inverse) @ directions.mT,
+    )

@@ -5,7 +5,9 @@ The sources first train a few rounds of FedAvg. At a random start all gradients 
 is left of the target's gradient is what the sources do not explain.
 
 The same rounds are a trial: their model has never seen the target's rows, so its loss on them
-is honest, and it is compared with the loss of the target by itself, cross-validated.
+is honest, and it is compared with the loss of the target by itself, cross-validated. Gradients tell
+how wrong one step is. Where the target has few rows they cannot tell a source that conflicts with
+it from one that helps, since either is better than the noise; the loss can.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional
 
-from fedbridge.advice.batches import BatchGram, Stratum
+from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, quantiles
 from fedbridge.advice.predict import Conditions
-from fedbridge.advice.trial import Trial, hold_trial
+from fedbridge.advice.verdict import Losses
 from fedbridge.aggregate import apply_by_entries
 from fedbridge.errors import DataError
 from fedbridge.jobs import TARGET
-from fedbridge.methods.held_out import FOLDS, labelled_rows
+from fedbridge.methods.held_out import FOLDS, TEMPERATURES, deal_folds, labelled_rows, without
 from fedbridge.rules import CoordinateRule, get, names
+from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +44,10 @@ MOST_PARTS = 64
 
 SOURCE_PARTS = 20
 LARGEST_BATCH = 256
+
+TRIAL_PURPOSE = 400
+TRIAL_ROUNDS, MOST_STEPS = 20, 500
+"""Rounds that the target trains in the trial, unless that would be more steps in all."""
 
 Tell = Callable[[str], object]
 
@@ -200,3 +208,98 @@ def batch_sketches(mean: Tensor, differences: Tensor | None) -> Tensor:
         mean = mean - difference / number
         found.append(mean + difference)
     return torch.stack([mean, *reversed(found)])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Loss on every labelled row of the target, by three models.
+
+    Attributes:
+        alone: (n,) the target by itself, cross-validated.
+        sources: (n,) the sources' model.
+        adapted: (n,) the sources' model trained on by the target, cross-validated.
+    """
+
+    alone: Tensor
+    sources: Tensor
+    adapted: Tensor
+
+
+def hold_trial(federation: Federation, start: State, shared: State) -> Trial | None:
+    """Train replicas of the target without each fold, alone and from the sources' model."""
+    rows = labelled_rows(federation)
+    if len(rows) < 2:
+        return None
+    folds = deal_folds(federation, FOLDS)
+    kept = [without(rows, fold) for fold in folds]
+    steps = federation.plan(TARGET, 1).total_steps(len(kept[0]))
+    rounds = min(TRIAL_ROUNDS, max(1, MOST_STEPS // steps))
+    alone = _trained(federation, [start] * len(folds), kept, rounds)
+    adapted = _trained(federation, [shared] * len(folds), kept, rounds)
+    return Trial(
+        _row_losses(federation, alone, folds),
+        _row_losses(federation, [shared] * len(folds), folds),
+        _row_losses(federation, adapted, folds),
+    )
+
+
+def _trained(
+    federation: Federation, states: Sequence[State], rows: Sequence[Tensor], rounds: int
+) -> list[State]:
+    """Every model after so many rounds on its own rows of the target."""
+    found = list(states)
+    for number in range(1, rounds + 1):
+        jobs = [
+            federation.job(number, TARGET, state, slot=slot, rows=own, purpose=TRIAL_PURPOSE)
+            for slot, (state, own) in enumerate(zip(found, rows, strict=True))
+        ]
+        outcomes, changes = federation.do(jobs, found)
+        found = [
+            state if outcome.failure else federation.trained(state, change.clone(), outcome)
+            for state, outcome, change in zip(found, outcomes, changes, strict=True)
+        ]
+    return found
+
+
+def _row_losses(federation: Federation, models: Sequence[State], folds: Sequence[Tensor]) -> Tensor:
+    """Loss of every row by the model of its fold, in the order of the folds."""
+    site = federation.task.target
+    outputs = torch.cat(
+        [
+            federation.predict(model, replace(site, x=site.x[rows], y=site.y[rows]))
+            for model, rows in zip(models, folds, strict=True)
+        ]
+    )
+    with one_thread():
+        return row_losses(outputs, site.y[torch.cat([*folds])], federation.task.n_classes)
+
+
+def row_losses(outputs: Tensor, truth: Tensor, n_classes: int | None) -> Tensor:
+    """Loss of every row, for classes at the temperature that suits the outputs best."""
+    if n_classes is None:
+        return (outputs - truth.view_as(outputs)).square().reshape(len(truth), -1).sum(1).double()
+    losses = torch.stack(
+        [
+            functional.cross_entropy(outputs.double() / heat, truth, reduction="none")
+            for heat in TEMPERATURES
+        ]
+    )
+    return losses[losses.mean(1).argmin()]
+
+
+def loss_gain(trial: Trial, seed: int) -> Losses:
+    """What joining saves of the loss, with an interval over the target's rows."""
+    alone, sources, adapted = (part.mean() for part in (trial.alone, trial.sources, trial.adapted))
+    joined = trial.sources if sources <= adapted else trial.adapted
+    generator = torch.Generator().manual_seed(seed)
+    rows = len(joined)
+    drawn = torch.randint(rows, (RESAMPLES, rows), generator=generator)
+    own, theirs = trial.alone[drawn].mean(1), joined[drawn].mean(1)
+    gain = 1.0 - float(joined.mean()) / max(float(alone), TINY)
+    return Losses(
+        float(alone),
+        float(sources),
+        float(adapted),
+        quantiles(gain, 1.0 - theirs / own.clamp(min=TINY)),
+        rows,
+    )

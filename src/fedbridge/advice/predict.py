@@ -8,24 +8,36 @@ draws: a few draws are enough, and rules with fixed weights are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedbridge.advice.batches import quantiles
+from fedbridge.advice.verdict import ALONE, Point
 from fedbridge.errors import FedbridgeError
 from fedbridge.geometry import Geometry, Noise, read_weights
 from fedbridge.rules import Mix, Rule, get
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from fedbridge.advice.batches import Truth
+    from fedbridge.advice.batches import BatchGram, Truth
+    from fedbridge.advice.verdict import Interval
     from fedbridge.blocks import Blocks
 
 MOST_BATCHES = 32
 """More batches than that estimate the noise no better for the purpose."""
+
+SIMULATED_RESAMPLES, DRAWS_EACH = 60, 2
+"""Resamples of the batches for an interval, and simulated rounds in each."""
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Points of the curve, as multiples of the target's samples, unless somebody asks for others."""
+
+CURVE_DRAWS = 8
+"""Simulated rounds per point of the curve."""
 
 
 @dataclass(frozen=True)
@@ -168,3 +180,63 @@ def _gram(target: Tensor, sources: Tensor) -> Tensor:
 def _coefficients(mix: Mix) -> Tensor:
     """(K, N+1) the target's coefficient, then the sources'."""
     return torch.cat((mix.target[:, None], mix.sources), dim=1).to(torch.float64)
+
+
+def predictions(
+    batches: BatchGram,
+    rules: Sequence[str],
+    conditions: Conditions,
+    progress: Callable[[float], object] | None = None,
+) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Delta errors of the rules, and the same as shares of that of training alone."""
+    point = predicted_errors(batches.as_seen().truth(), rules, batches.fixed, conditions)
+    generator = torch.Generator().manual_seed(conditions.seed)
+    few = replace(conditions, draws=DRAWS_EACH)
+    drawn = []
+    for number in range(SIMULATED_RESAMPLES):
+        truth = batches.resample(generator).truth()
+        drawn.append(predicted_errors(truth, tuple(point), batches.fixed, few))
+        if progress is not None:
+            progress((number + 1) / SIMULATED_RESAMPLES)
+    errors = {
+        name: _interval(value, [there[name] for there in drawn]) for name, value in point.items()
+    }
+    shares = {
+        name: _interval(
+            _share(value, point[ALONE]), [_share(there[name], there[ALONE]) for there in drawn]
+        )
+        for name, value in point.items()
+    }
+    return errors, shares
+
+
+def _interval(point: float, values: Sequence[float]) -> Interval:
+    return quantiles(point, torch.tensor(values, dtype=torch.float64))
+
+
+def _share(error: float, alone: float) -> float:
+    return error / alone if alone > 0 else float(error > 0)
+
+
+def curve(
+    batches: BatchGram,
+    rules: Sequence[str],
+    conditions: Conditions,
+    counts: Sequence[int] | None = None,
+) -> tuple[Point, ...]:
+    """Predicted errors alone and with the best joining rule, for several numbers of samples."""
+    now = conditions.samples[0]
+    truth, few = batches.as_seen().truth(), replace(conditions, draws=CURVE_DRAWS)
+    joining = [name for name in rules if name != ALONE]
+    points = []
+    for count in sample_counts(now, counts):
+        there = truth.with_samples(count / now)
+        errors = predicted_errors(there, joining, batches.fixed, few)
+        best = min(errors, key=errors.__getitem__)
+        points.append(Point(count, float(there.sigma2.sum()), errors[best], best))
+    return tuple(points)
+
+
+def sample_counts(now: int, wanted: Sequence[int] | None) -> list[int]:
+    """The numbers of samples to look at: those somebody wants, or multiples of what there is."""
+    return sorted({*(wanted or (max(1, round(now * factor)) for factor in FACTORS))})

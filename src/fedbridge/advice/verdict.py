@@ -1,17 +1,23 @@
-"""From numbers to a decision, and from a decision to plain words."""
+"""What advice consists of, and how numbers become a decision and a decision plain words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedbridge.advice.record import ALONE, JOINED, Advice, Estimated, RuleError
 from fedbridge.rules import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.advice.record import Decision, Losses, Partner, Role
+Role = Literal["helps", "far", "opposed", "unclear"]
+Decision = Literal["join", "alone", "unclear"]
+FORMAT = 1
+ALONE, JOINED = "target-only", "auto"
+"""What is recommended to one who should not join, and to everybody else."""
 
 WORTH_IT = 0.1
 """A rule is worth joining for if it saves at least this share of the error of training alone."""
@@ -36,7 +42,145 @@ SAME = 0.05
 MOST_NAMES = 6
 
 
-def role_of(ratio: Estimated, cosine: Estimated) -> Role:
+@dataclass(frozen=True)
+class Interval:
+    """A number and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A source as the target sees it.
+
+    Attributes:
+        name: the source.
+        samples: its rows; None where only a run's history speaks.
+        d2: squared distance of its gradient from the target's; unbiased, may be negative.
+        cosine: of the angle between the two.
+        ratio: ``d²/σ²``: below 3, half trust in this source alone already beats training alone.
+        weight: the best trust in it alone, ``σ²/(σ² + d²)``, from 0 to 1.
+        role: what to make of it.
+    """
+
+    name: str
+    samples: int | None
+    d2: Interval
+    cosine: Interval
+    ratio: Interval
+    weight: Interval
+    role: Role
+
+
+@dataclass(frozen=True)
+class RuleError:
+    """The predicted Delta error of a rule.
+
+    Attributes:
+        rule: its name.
+        error: ``Δ²``; an upper bound where ``bound`` says so.
+        relative: the same as a share of the error of training alone, ``Δ²/σ²``.
+        bound: whether it is only a bound.
+    """
+
+    rule: str
+    error: Interval
+    relative: Interval
+    bound: bool = False
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean loss on the target's labelled rows by models that had not seen them.
+
+    Attributes:
+        alone: the target by itself, cross-validated.
+        sources: the sources' model.
+        adapted: that model trained on by the target, cross-validated.
+        gain: what the better of the last two saves, as a share of the first.
+        rows: rows that were judged.
+    """
+
+    alone: float
+    sources: float
+    adapted: float
+    gain: Interval
+    rows: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """What so many labelled samples would mean.
+
+    Attributes:
+        samples: labelled samples of the target.
+        alone: predicted error of training alone.
+        best: predicted error of the best rule that joins.
+        rule: which that is.
+    """
+
+    samples: int
+    alone: float
+    best: float
+    rule: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Is joining worth it, who helps, which rule, and how sure one can be.
+
+    Attributes:
+        task: the task's name.
+        target: the site that asks.
+        seed: of the measuring round.
+        evidence: where the numbers come from, in words.
+        samples: labelled rows of the target.
+        sigma2: noise of the target's gradient; None where nothing shows it.
+        partners: every source.
+        rules: every rule, the smallest predicted error first.
+        reduction: share of the error of training alone that the best joining rule saves.
+        losses: the trial on the target's rows, if there was one.
+        decision: whether to join.
+        recommended: the method to use.
+        best_rule: the single rule to join with, by its predicted error; None if there is none.
+        thin: why the evidence is too thin for a decision; empty when it is not.
+        curve: how the answer changes with the target's samples.
+        enough: samples with which partners are no longer needed; None if beyond the curve.
+        verdict: all of it in a few sentences.
+        notes: what else a reader should know.
+    """
+
+    task: str
+    target: str
+    seed: int
+    evidence: str
+    samples: int | None
+    sigma2: Interval | None = None
+    partners: tuple[Partner, ...] = ()
+    rules: tuple[RuleError, ...] = ()
+    reduction: Interval | None = None
+    losses: Losses | None = None
+    decision: Decision = "unclear"
+    recommended: str = JOINED
+    best_rule: str | None = None
+    thin: tuple[str, ...] = ()
+    curve: tuple[Point, ...] = ()
+    enough: int | None = None
+    verdict: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The verdict."""
+        return self.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+def role_of(ratio: Interval, cosine: Interval) -> Role:
     """What to make of a source."""
     if cosine.high < 0:
         return "opposed"
@@ -47,29 +191,23 @@ def role_of(ratio: Estimated, cosine: Estimated) -> Role:
 
 @dataclass(frozen=True)
 class Case:
-    """What a verdict is made of.
+    """What a verdict is made of: the numbers, and the degrees of freedom of the target's noise."""
 
-    Attributes:
-        target: who asks.
-        partners: the sources.
-        best: the rule to join with; None if none could be predicted.
-        reduction: what it saves, as a share of the error of training alone.
-        losses: the trial, if there was one.
-        freedom: degrees of freedom of the target's noise.
-        samples: labelled rows of the target.
-        enough: samples with which partners are no longer needed.
-        longest: the largest number of samples that was looked at.
-    """
-
-    target: str
-    partners: Sequence[Partner]
-    best: str | None
-    reduction: Estimated | None
-    losses: Losses | None
+    numbers: Advice
     freedom: int
-    samples: int | None
-    enough: int | None
-    longest: int | None
+
+    @cached_property
+    def best(self) -> RuleError | None:
+        """The rule to join with; None if none could be predicted."""
+        return simplest_of_the_best(self.numbers.rules)
+
+    @cached_property
+    def reduction(self) -> Interval | None:
+        """What it saves, as a share of the error of training alone."""
+        if self.best is None:
+            return None
+        share = self.best.relative
+        return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
     def by_gradients(self) -> Decision:
         """What the predicted errors say."""
@@ -81,16 +219,17 @@ class Case:
 
     def by_losses(self) -> Decision:
         """What the trial says."""
-        if self.losses is None:
+        losses = self.numbers.losses
+        if losses is None:
             return "unclear"
-        if self.losses.gain.low > 0:
+        if losses.gain.low > 0:
             return "join"
-        return "alone" if self.losses.gain.high < 0 else "unclear"
+        return "alone" if losses.gain.high < 0 else "unclear"
 
     def thin(self) -> tuple[str, ...]:
         """Why there is no decision; empty if there is one."""
         reasons = []
-        if self.best is None or self.reduction is None:
+        if self.reduction is None:
             reasons.append("the target's noise cannot be measured on a single batch")
         elif self.freedom < FEWEST:
             reasons.append(
@@ -149,10 +288,10 @@ class Case:
 
     def _answer_by_losses(self) -> str:
         """Where the gradients are silent: what the trial showed."""
-        assert self.losses is not None
-        gain = self.losses.gain
+        assert self.numbers.losses is not None
+        gain = self.numbers.losses.gain
         if self.decision() == "alone":
-            more = Estimated(-gain.value, -gain.high, -gain.low)
+            more = Interval(-gain.value, -gain.high, -gain.low)
             return (
                 f"Stay alone: the loss on the target's own rows is higher by {_with_range(more)} "
                 f"with the sources than without."
@@ -165,7 +304,7 @@ class Case:
     def _sources(self) -> str:
         parts = []
         for role, (one, many) in IN_WORDS.items():
-            names = [partner.name for partner in self.partners if partner.role == role]
+            names = [partner.name for partner in self.numbers.partners if partner.role == role]
             if names:
                 parts.append(f"{listed(names)} {one if len(names) == 1 else many}")
         return f"{'; '.join(parts)}." if parts else ""
@@ -182,24 +321,26 @@ class Case:
                 f"Recommended: `{ALONE}`. What no single rule finds, `{JOINED}` may still find: it "
                 f"is worth a try before the door is closed."
             )
+        assert self.best is not None
         return (
             f"Recommended: `{JOINED}`, which learns in every round whom to trust; of the single "
-            f"rules `{self.best}` has the smallest predicted error.{self._samples()}"
+            f"rules `{self.best.rule}` has the smallest predicted error.{self._samples()}"
         )
 
     def _samples(self) -> str:
-        if self.enough is not None:
+        enough, points = self.numbers.enough, self.numbers.curve
+        if enough is not None:
             return (
-                f" With about {rounded(self.enough)} labelled samples you would no longer need "
-                f"partners."
+                f" With about {rounded(enough)} labelled samples you would no longer need partners."
             )
-        if self.longest is None:
+        if not points:
             return ""
-        return f" Even with {self.longest} labelled samples partners would still be worth having."
+        most = points[-1].samples
+        return f" Even with {most} labelled samples partners would still be worth having."
 
 
 def ranked(
-    errors: dict[str, Estimated], shares: dict[str, Estimated], *, bound: bool = False
+    errors: dict[str, Interval], shares: dict[str, Interval], *, bound: bool = False
 ) -> tuple[RuleError, ...]:
     """The rules, the smallest error first; ``bound`` for all but training alone."""
     return tuple(
@@ -222,36 +363,38 @@ def simplest_of_the_best(rules: Sequence[RuleError]) -> RuleError | None:
     return min(tied, key=lambda rule: order.index(rule.rule))
 
 
+def enough_samples(points: Sequence[Point]) -> int | None:
+    """Samples from which on no rule saves enough; between two points by interpolation."""
+
+    def spare(point: Point) -> float:
+        return 1.0 - point.best / point.alone - WORTH_IT if point.alone > 0 else -WORTH_IT
+
+    if not points or spare(points[-1]) > 0:
+        return None
+    crossing = None
+    for before, after in pairwise(points):
+        if spare(before) > 0 >= spare(after):
+            part = spare(before) / (spare(before) - spare(after))
+            low, high = math.log(before.samples), math.log(after.samples)
+            crossing = round(math.exp(low + part * (high - low)))
+    return crossing if crossing is not None else points[0].samples
+
+
 def decided(advice: Advice, *, freedom: int) -> Advice:
     """The advice with its decision, recommendation and words."""
-    best = simplest_of_the_best(advice.rules)
-    reduction = None
-    if best is not None:
-        share = best.relative
-        reduction = Estimated(1 - share.value, 1 - share.high, 1 - share.low)
-    case = Case(
-        target=advice.target,
-        partners=advice.partners,
-        best=None if best is None else best.rule,
-        reduction=reduction,
-        losses=advice.losses,
-        freedom=freedom,
-        samples=advice.samples,
-        enough=advice.enough,
-        longest=advice.curve[-1].samples if advice.curve else None,
-    )
+    case = Case(advice, freedom)
     return replace(
         advice,
-        reduction=reduction,
+        reduction=case.reduction,
         decision=case.decision(),
         recommended=case.recommended(),
-        best_rule=case.best,
+        best_rule=None if case.best is None else case.best.rule,
         thin=case.thin(),
         verdict=case.words(),
     )
 
 
-def _with_range(share: Estimated) -> str:
+def _with_range(share: Interval) -> str:
     return f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)})"
 
 

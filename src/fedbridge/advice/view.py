@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fedbridge.advice.record import Advice, Estimated
+    from fedbridge.advice.verdict import Advice, Interval
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -99,5 +99,5 @@ def sparkline(shares: Sequence[float]) -> str:
     return "".join(BARS[min(top, max(0, round(share * top)))] for share in shares)
 
 
-def _with_interval(number: Estimated) -> str:
+def _with_interval(number: Interval) -> str:
     return f"{number.value:.2f} ({number.low:.2f} to {number.high:.2f})"

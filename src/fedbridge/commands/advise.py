@@ -56,7 +56,7 @@ def advise_command(args: Namespace) -> int:
     """Measure, with progress, and show the advice."""
     with results_only(args):
         from fedbridge.advice import advise
-        from fedbridge.advice.past import is_run
+        from fedbridge.advice.advise import is_run
         from fedbridge.data.load import load_task
         from fedbridge.files import to_json, write_atomically
         from fedbridge.show import share_progress
