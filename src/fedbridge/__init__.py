@@ -13,7 +13,7 @@ from fedbridge._version import __version__ as __version__
 if TYPE_CHECKING:
     from fedbridge import methods, rules, theory
     from fedbridge.advice.advise import advise
-    from fedbridge.advice.record import Advice
+    from fedbridge.advice.verdict import Advice
     from fedbridge.aggregate import aggregate
     from fedbridge.blocks import Blocks
     from fedbridge.data import FederatedTask
