@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -134,19 +132,3 @@ def check_beta(beta: float | Sequence[float] | Tensor, n_sources: int, n_blocks:
     if not bool(((values >= 0) & (values <= 1)).all()):
         raise OptionError(f"Expected `beta` in [0, 1], but got {values.tolist()}.")
     return values if values.ndim else values.expand(n_sources)
-
-
-def check_number(
-    name: str, value: object, *, least: float = -math.inf, most: float = math.inf
-) -> float:
-    """A finite number within limits, or an error that names the option."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or not least <= number <= most:
-        limits = {
-            (False, False): "a finite number",
-            (True, False): f"a number of at least {least:g}",
-            (False, True): f"a number of at most {most:g}",
-            (True, True): f"in [{least:g}, {most:g}]",
-        }[math.isfinite(least), math.isfinite(most)]
-        raise OptionError(f"Expected `{name}` to be {limits}, but got {value!r}.")
-    return number

@@ -21,10 +21,11 @@ from fedbridge import rules
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.comparison_folder import ComparisonFolder
 from fedbridge.data.load import load_task
-from fedbridge.errors import FedbridgeError, OptionError, UnknownOptionError, nearest
+from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json
 from fedbridge.methods.matched import FIXED_BETA
 from fedbridge.needs import UnmetNeedError
+from fedbridge.options import check_known, check_whole
 from fedbridge.processes import Event, Tell, core_count, work_in_processes
 from fedbridge.run import run
 from fedbridge.rundir import RunFolder, fingerprint
@@ -104,15 +105,11 @@ class Plan:
         _check_distinct("settings", [setting.label for setting in self.settings])
         _check_distinct("methods", self.methods)
         _check_distinct("seeds", self.seeds)
-        if self.rounds < 1:
-            raise OptionError(f"Expected `rounds` of at least 1, but got {self.rounds}.")
-        known = {*NAMES, *(name for m in self.methods for name in known_methods.options_of(m))}
-        for name in (*self.options, *(name for setting in self.settings for name in setting.run)):
-            if name not in known:
-                raise UnknownOptionError(
-                    f"Expected an option of the runs or of one of the methods, but got {name!r}."
-                    f"{nearest(name, known)}"
-                )
+        check_whole("rounds", self.rounds, least=1)
+        of_methods = [name for m in self.methods for name in known_methods.options_of(m)]
+        known = dict.fromkeys([*NAMES, *of_methods])
+        for options in (self.options, *(setting.run for setting in self.settings)):
+            check_known(options, known, "the runs or of one of the methods")
 
     @classmethod
     def of(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedbridge.errors import OptionError
 from fedbridge.objectives import Objective, Supervised
+from fedbridge.options import check_choice, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,20 +53,13 @@ class LocalPlan:
     noise: Literal["none", "size", "sketch"] = "none"
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise OptionError(
-                f"Expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, "
-                f"but got {self.optimizer!r}."
-            )
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise OptionError(f"Expected a learning rate above 0, but got {self.lr}.")
         for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
-                raise OptionError(
-                    f"Expected `{name}` of at least 1, but got {getattr(self, name)}."
-                )
-        if self.steps is not None and self.steps < 1:
-            raise OptionError(f"Expected `steps` of at least 1, but got {self.steps}.")
+            check_whole(name, getattr(self, name), least=1)
+        if self.steps is not None:
+            check_whole("steps", self.steps, least=1)
 
     def batches_per_epoch(self, samples: int) -> int:
         """Steps that one pass over so many samples takes."""

@@ -29,10 +29,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_beta, check_number
+from fedbridge.checks import check_beta
 from fedbridge.cone import RIDGE, nearest_in_cone, nearest_in_hull
 from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.geometry import Geometry, divide
+from fedbridge.options import check_choice, check_number
 from fedbridge.ordering import sorted_rows
 from fedbridge.rulebook import (
     AnyRule,
@@ -255,8 +256,7 @@ def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tenso
     Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, ICML 2018.
     """
-    if not 0.0 <= trim <= 0.5:
-        raise OptionError(f"Expected `trim` in [0, 0.5], but got {trim}.")
+    check_number("trim", trim, least=0, most=0.5)
     n_sources = sources.shape[0]
     cut = min(_share_of(n_sources, trim), (n_sources - 1) // 2)
     middle = sorted_rows(sources)[cut : n_sources - cut]
@@ -300,8 +300,7 @@ def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
 
 def scope_of(scope: str) -> str:
     """Check the ``scope`` option."""
-    if scope not in ("block", "model"):
-        raise OptionError(f"Expected `scope` to be 'block' or 'model', but got {scope!r}.")
+    check_choice("scope", scope, ("block", "model"))
     return scope
 
 
@@ -346,10 +345,7 @@ def _mean_over_sources(geometry: Geometry, beta: Tensor, reach: Tensor | None) -
 
 def _reach(geometry: Geometry, filter: bool, projection: str) -> Tensor:
     """(K, N) the multiple of ``g_i`` that stands for the projection of ``ḡ`` on it."""
-    if projection not in ("exact", "aligned-cosine"):
-        raise OptionError(
-            f"Expected `projection` to be 'exact' or 'aligned-cosine', but got {projection!r}."
-        )
+    check_choice("projection", projection, ("exact", "aligned-cosine"))
     exact = projection == "exact"
     reach = divide(geometry.inner, geometry.source2) if exact else geometry.cosine
     return reach.clamp(min=0.0) if filter else reach
@@ -371,8 +367,7 @@ def _delta(geometry: Geometry, delta: float | str) -> Tensor:
             )
         share = noise.agreement
         return share if delta == "batches" else 1.0 - (1.0 - share) / noise.batches
-    if not 0.0 <= delta <= 1.0:
-        raise OptionError(f"Expected `delta` in [0, 1], but got {delta}.")
+    check_number("delta", delta, least=0, most=1)
     return torch.full_like(geometry.source2, delta)
 
 

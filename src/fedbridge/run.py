@@ -17,17 +17,18 @@ from fedbridge._version import __version__
 from fedbridge.checkpoint import Checkpoint
 from fedbridge.data.load import load_task
 from fedbridge.distant import DistantSite
-from fedbridge.errors import OptionError, nearest
+from fedbridge.errors import OptionError
 from fedbridge.federation import Federation
 from fedbridge.methods.base import Method, Record
 from fedbridge.metrics import NOT_MEASURED
 from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
+from fedbridge.options import check_choice, check_whole
 from fedbridge.report import write_report
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.seeds import seed_of
-from fedbridge.settings import Settings, split_options, whole_number
+from fedbridge.settings import Settings, split_options
 from fedbridge.sign_of_life import at_work
 from fedbridge.state import State
 from fedbridge.summary import summarise
@@ -96,13 +97,9 @@ def run(
         >>> len(result.history)
         3
     """
-    if engine not in ENGINES:
-        raise OptionError(
-            f"Expected `engine` to be one of {', '.join(ENGINES)}, but got {engine!r}."
-            f"{nearest(engine, ENGINES)}"
-        )
-    rounds = whole_number("rounds", rounds, least=1)
-    seed = whole_number("seed", seed, least=0)
+    check_choice("engine", engine, ENGINES)
+    rounds = check_whole("rounds", rounds, least=1)
+    seed = check_whole("seed", seed, least=0)
     loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
     if engine != "local":
         from fedbridge.engines.flower import run_here

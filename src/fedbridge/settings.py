@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from numbers import Real
-from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from fedbridge.errors import OptionError, UnknownOptionError, nearest
+from fedbridge.errors import OptionError
 from fedbridge.jobs import LocalPlan
+from fedbridge.options import check_choice, check_known, check_number, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +26,32 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "evidence": ("path", "init", "probe"),
     "noise_from": ("own", "borrowed"),
 }
+WHOLE = {
+    "batch_size": 1,
+    "batch_size_target": 1,
+    "epochs": 1,
+    "epochs_target": 1,
+    "steps": 1,
+    "steps_target": 1,
+    "warmup": 0,
+    "probe_batches": 1,
+    "sketch_size": 1,
+    "early_stopping": 1,
+    "workers": 1,
+}
+"""Options that are whole numbers, and the least that each can be."""
+
+NUMBERS: dict[str, dict[str, float]] = {
+    "lr": {},
+    "lr_target": {},
+    "momentum": {"least": 0, "below": 1},
+    "weight_decay": {"least": 0},
+    "lr_factor": {"above": 0},
+    "participation": {"above": 0, "most": 1},
+    "dropout": {"least": 0, "below": 1},
+    "validation_fraction": {"least": 0, "below": 1},
+}
+"""Options that are numbers, and their limits; learning rates are checked with the local plan."""
 
 
 @dataclass(frozen=True)
@@ -97,46 +122,20 @@ class Settings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                known = ", ".join(str(choice) for choice in allowed)
-                raise OptionError(f"Expected `{name}` to be one of {known}, but got {value!r}.")
-        for name in ("warmup", "probe_batches", "sketch_size"):
-            least = 0 if name == "warmup" else 1
-            if getattr(self, name) < least:
-                raise OptionError(
-                    f"Expected `{name}` of at least {least}, but got {getattr(self, name)}."
-                )
-        if not 0 < self.participation <= 1:
-            raise OptionError(f"Expected `participation` in (0, 1], but got {self.participation}.")
-        for name in ("dropout", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise OptionError(f"Expected `{name}` in [0, 1), but got {getattr(self, name)}.")
-        if not self.lr_factor > 0:
-            raise OptionError(f"Expected `lr_factor` above 0, but got {self.lr_factor}.")
-        if self.early_stopping is not None and self.early_stopping < 1:
-            raise OptionError(
-                f"Expected `early_stopping` of at least 1 round, but got {self.early_stopping}."
-            )
+        usual = {field.name: field.default for field in fields(self)}
+        given = {k: v for k, v in vars(self).items() if not (v is None and usual[k] is None)}
+        for name, value in given.items():
+            if name in WHOLE:
+                object.__setattr__(self, name, check_whole(name, value, least=WHOLE[name]))
+            elif name in NUMBERS:
+                check_number(name, value, **NUMBERS[name])
+            elif name in CHOICES:
+                check_choice(name, value, CHOICES[name])
+        self._check_device()
         self.source_plan(warm=False)
         self.target_plan(warm=False)
 
-    def _check_types(self) -> None:
-        """Numbers are numbers and counts are whole; the message names the option."""
-        for name in WHOLE:
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        for name in REAL:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real | None):
-                raise OptionError(f"Expected `{name}` to be a number, but got {value!r}.")
-        for name in ("momentum", "weight_decay"):
-            value = getattr(self, name)
-            if value < 0 or (name == "momentum" and value >= 1):
-                limit = "in [0, 1)" if name == "momentum" else "of at least 0"
-                raise OptionError(f"Expected `{name}` {limit}, but got {value}.")
+    def _check_device(self) -> None:
         try:
             torch.empty(1, device=self.device)
         except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
@@ -186,44 +185,9 @@ class Settings:
 OBJECT_MODEL = "object "
 """How the name of a model that came as an object begins: no ``module:function`` has a space."""
 
-WHOLE = (
-    "batch_size",
-    "batch_size_target",
-    "epochs",
-    "epochs_target",
-    "steps",
-    "steps_target",
-    "warmup",
-    "probe_batches",
-    "sketch_size",
-    "early_stopping",
-    "workers",
-)
-REAL = (
-    "lr",
-    "lr_target",
-    "momentum",
-    "weight_decay",
-    "lr_factor",
-    "participation",
-    "dropout",
-    "validation_fraction",
-)
 Number = TypeVar("Number", int, float)
 
 NAMES = tuple(field.name for field in fields(Settings))
-
-
-def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """A whole number of any type (numpy's too), or an error that names the option."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise OptionError(f"Expected `{name}` to be a whole number, but got {value!r}.")
-    number = index(value)
-    if least is not None and number < least:
-        raise OptionError(
-            f"Expected `{name}` to be a whole number of at least {least}, but got {number}."
-        )
-    return number
 
 
 def _first(own: Number | None, other: Number) -> Number:
@@ -240,14 +204,7 @@ def split_options(
 
     ``defaults`` (the task's) give way to what is ``given``.
     """
-    known = (*NAMES, *method_options)
-    for name in given:
-        if name not in known:
-            own = f" and {', '.join(method_options)}" if method_options else ""
-            raise UnknownOptionError(
-                f"Expected an option of the run or of method {method!r}, but got {name!r}."
-                f"{nearest(name, known)} Options are {', '.join(NAMES)}{own}."
-            )
+    check_known(given, (*NAMES, *method_options), f"the run or of method {method!r}")
     own_options = {name: value for name, value in given.items() if name in method_options}
     of_run = {**{k: v for k, v in defaults.items() if k in NAMES}, **given}
     run_options = {name: value for name, value in of_run.items() if name not in own_options}

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.errors import OptionError, ShapeError
+from fedbridge.errors import ShapeError
+from fedbridge.options import check_whole
 
 if TYPE_CHECKING:
     from fedbridge.blocks import Blocks
@@ -40,8 +41,7 @@ class Sketch:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise OptionError(f"Expected a sketch `size` of at least 1, but got {self.size}.")
+        check_whole("size", self.size, least=1)
 
     def press(self, rows: Tensor) -> Tensor:
         """Sketches (r, K, 2, size) in float64 of the rows (r, m) of a matrix."""

@@ -42,10 +42,11 @@ from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.federation import Federation
 from fedbridge.models import build_model
+from fedbridge.options import check_whole
 from fedbridge.run import INITIALISING
 from fedbridge.rundir import RunFolder
 from fedbridge.seeds import seed_of
-from fedbridge.settings import split_options, whole_number
+from fedbridge.settings import split_options
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def advise(
         >>> advice.recommended
         'target-only'
     """
-    rounds = AFTER if after is None else whole_number("after", after, least=0)
-    seed = whole_number("seed", seed, least=0)
+    rounds = AFTER if after is None else check_whole("after", after, least=0)
+    seed = check_whole("seed", seed, least=0)
     counts = None if samples is None else _checked(samples)
     tell: Progress = progress or (lambda share, text: None)
     if isinstance(task, str | Path):
@@ -158,7 +159,7 @@ def advise(
 
 
 def _checked(samples: Sequence[int]) -> tuple[int, ...]:
-    counts = tuple(whole_number("samples", count, least=1) for count in samples)
+    counts = tuple(check_whole("samples", count, least=1) for count in samples)
     if not counts:
         raise OptionError("Expected at least one number of `samples`, but got none.")
     return counts

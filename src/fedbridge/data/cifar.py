@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbridge.data.image_sets import CIFAR_CLASSES, cifar10
-from fedbridge.data.options import check_count, check_shifted_target
+from fedbridge.data.options import check_shifted_target
 from fedbridge.data.partition import deal_labels, shares_by_label
 from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
 from fedbridge.data.shifts import NoiseDraw, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
+from fedbridge.options import check_whole
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
@@ -53,7 +54,7 @@ def cifar10_noise(
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
-    check_count("labels_per_site", labels_per_site, least=2, most=len(CIFAR_CLASSES))
+    check_whole("labels_per_site", labels_per_site, least=2, most=len(CIFAR_CLASSES))
     images = cifar10()
     rng = generator(seed, "sites")
     hands = deal_labels(CLIENTS, len(CIFAR_CLASSES), labels_per_site, rng)

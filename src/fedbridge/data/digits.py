@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from fedbridge.data.arrays import SiteRows, assemble
-from fedbridge.data.options import SHIFTED_TARGET, check_choice, check_shifted_target
+from fedbridge.data.options import SHIFTED_TARGET, check_shifted_target
 from fedbridge.data.partition import equal_sizes, stratified_shares
 from fedbridge.data.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
+from fedbridge.options import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

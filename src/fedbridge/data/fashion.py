@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbridge.data.image_sets import FASHION_CLASSES, fashion_mnist
-from fedbridge.data.options import check_count, check_range, check_shifted_target
+from fedbridge.data.options import check_shifted_target
 from fedbridge.data.partition import (
     deal_labels,
     equal_sizes,
@@ -22,6 +22,7 @@ from fedbridge.data.partition import (
 from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
 from fedbridge.data.shifts import NoiseDraw, NoShift, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from fedbridge.data.image_sets import ImageSet
@@ -94,7 +95,7 @@ def fashion_labels(
         split: How many of the target's images are labelled; by default 0.15 of them.
     """
     check_shifted_target(target)
-    eta = check_range("eta", eta, 0, 0.5)
+    eta = check_number("eta", eta, least=0, most=0.5)
     images = fashion_mnist()
     portions = {
         label: 1 - eta if label in RARE_AT_SOURCES else eta for label in range(len(FASHION_CLASSES))
@@ -137,7 +138,7 @@ def fashion_sources(
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
-    check_count("labels_per_source", labels_per_source, least=2, most=len(FASHION_CLASSES))
+    check_whole("labels_per_source", labels_per_source, least=2, most=len(FASHION_CLASSES))
     images = fashion_mnist()
     *others, own = _equal_shares(images, seed)
     rest = np.sort(np.concatenate(others))

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from fedbridge.data.decoding import decode_image, is_image
-from fedbridge.data.options import check_flag
 from fedbridge.data.parallel import by_chunks
 from fedbridge.data.preprocessing import read_record
 from fedbridge.errors import DataError, ModelError, OptionError
+from fedbridge.options import check_flag, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,9 +167,4 @@ def _load_backbone(name: str) -> Backbone:
 
 
 def _checked_size(size: object) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size not in SIZES:
-        raise OptionError(
-            f"Expected `image_size` to be a whole number from {SIZES.start} to {SIZES.stop - 1}, "
-            f"but got {size!r}."
-        )
-    return size
+    return check_whole("image_size", size, least=SIZES.start, most=SIZES.stop - 1)

@@ -14,9 +14,10 @@ from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.decoding import is_image
 from fedbridge.data.image_cache import KeptRows, cached_rows
 from fedbridge.data.image_preprocessing import ImagePreprocessing
-from fedbridge.data.options import check_flag, check_target_name
+from fedbridge.data.options import check_target_name
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.errors import DataError
+from fedbridge.options import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -26,13 +26,12 @@ from fedbridge.errors import (
     DataError,
     TargetNeededError,
     UnknownNameError,
-    UnknownOptionError,
-    nearest,
 )
+from fedbridge.options import check_known
 from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from fedbridge.data.task import FederatedTask
 
@@ -176,17 +175,12 @@ def _own_data(path: Path) -> TaskFactory:
 
 
 def _check_options(
-    factory: TaskFactory, options: Mapping[str, object], known: Iterable[str], task: str
+    factory: TaskFactory, options: Mapping[str, object], known: Collection[str], task: str
 ) -> None:
     parameters = inspect.signature(factory).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    for option in options:
-        if option not in known:
-            raise UnknownOptionError(
-                f"Expected options of task {task!r}, but it has no option {option!r}."
-                f"{nearest(option, known)} Known: {', '.join(known)}."
-            )
+    check_known(options, known, f"task {task!r}")
 
 
 def _known_options(factory: TaskFactory) -> dict[str, object]:

@@ -1,12 +1,10 @@
-"""Checks of options that several kinds of task share."""
+"""Which site a user means by ``target``."""
 
 from __future__ import annotations
 
-from numbers import Real
-from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
-from fedbridge.errors import OptionError, TargetNeededError, UnknownTargetError, nearest
+from fedbridge.errors import TargetNeededError, UnknownTargetError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,39 +43,6 @@ def check_shifted_target(target: str | None) -> None:
             f"Expected the target {SHIFTED_TARGET!r}, the shifted client, but got {target!r}: "
             f"leave `target` out."
         )
-
-
-def check_flag(option: str, value: object) -> bool:
-    """The value, or an error when it is neither true nor false."""
-    if not isinstance(value, bool):
-        raise OptionError(f"Expected `{option}` to be true or false, but got {value!r}.")
-    return value
-
-
-def check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the known ones, and suggest the nearest."""
-    if value not in known:
-        raise OptionError(
-            f"Expected `{option}` to be one of {', '.join(known)}, but got {value!r}."
-            f"{nearest(str(value), known)}"
-        )
-
-
-def check_range(option: str, value: object, low: float, high: float) -> float:
-    """The value as a float, or an error when it is no number from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high:
-        raise OptionError(f"Expected `{option}` in [{low:g}, {high:g}], but got {value!r}.")
-    return float(value)
-
-
-def check_count(option: str, value: object, *, least: int, most: int | None = None) -> int:
-    """The value as an int, or an error when it is no whole number in the range."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        number = index(value)
-        if number >= least and (most is None or number <= most):
-            return number
-    limit = f"of at least {least}" if most is None else f"from {least} to {most}"
-    raise OptionError(f"Expected `{option}` to be a whole number {limit}, but got {value!r}.")
 
 
 def _plain(name: str) -> str:

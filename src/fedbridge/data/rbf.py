@@ -19,14 +19,10 @@ import numpy as np
 import torch
 
 from fedbridge.data.arrays import SiteRows, assemble
-from fedbridge.data.options import (
-    SHIFTED_TARGET,
-    check_count,
-    check_range,
-    check_shifted_target,
-)
+from fedbridge.data.options import SHIFTED_TARGET, check_shifted_target
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.errors import OptionError
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,11 +135,11 @@ def _floats(values: NDArray[np.float64]) -> torch.Tensor:
 def _distances(diff: object, n_sources: int | None) -> list[float]:
     """The distance of every source."""
     if not isinstance(diff, Sequence) or isinstance(diff, str):
-        count = 1 if n_sources is None else check_count("n_sources", n_sources, least=1)
-        return [check_range("diff", diff, 0, 1)] * count
+        count = 1 if n_sources is None else check_whole("n_sources", n_sources, least=1)
+        return [check_number("diff", diff, least=0, most=1)] * count
     if not diff or n_sources not in (None, len(diff)):
         raise OptionError(
             f"Expected `diff` to be one number or one per source, but got {len(diff)} for "
             f"{n_sources if diff else 'any number of'} sources: leave `n_sources` out."
         )
-    return [check_range("diff", distance, 0, 1) for distance in diff]
+    return [check_number("diff", distance, least=0, most=1) for distance in diff]

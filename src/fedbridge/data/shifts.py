@@ -7,16 +7,15 @@ stores floats; one that works batch by batch leaves the images as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import cos, isfinite, radians, sin
+from math import cos, radians, sin
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from fedbridge.data.options import check_choice, check_range
 from fedbridge.data.prepare import AddNoise, InTurn, PixelsToUnit
-from fedbridge.errors import OptionError
+from fedbridge.options import check_choice, check_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +98,7 @@ class Contrast(_Still):
     amount: float
 
     def __post_init__(self) -> None:
-        check_range("contrast", self.amount, 0, 1)
+        check_number("contrast", self.amount, least=0, most=1)
 
     def stored(self, images: Tensor, rng: np.random.Generator) -> Tensor:
         """The images in their new contrast."""
@@ -114,10 +113,7 @@ class Rotation(_Still):
     angle: float
 
     def __post_init__(self) -> None:
-        if not isfinite(self.angle):
-            raise OptionError(
-                f"Expected `angle` to be a finite number of degrees, but got {self.angle}."
-            )
+        check_number("angle", self.angle)
 
     def stored(self, images: Tensor, rng: np.random.Generator) -> Tensor:
         """The turned images."""
@@ -131,7 +127,7 @@ class Rotation(_Still):
 def noise_shift(noise: float, draw: NoiseDraw) -> Shift:
     """Gaussian noise of standard deviation ``noise``, drawn once or anew at every access."""
     check_choice("noise_draw", draw, get_args(NoiseDraw))
-    std = check_range("noise", noise, 0, MAX_NOISE)
+    std = check_number("noise", noise, least=0, most=MAX_NOISE)
     return FixedNoise(std) if draw == "fixed" else RedrawnNoise(std)
 
 

@@ -7,15 +7,13 @@ one: a curve over `n_target` adds rows and never swaps them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import nan
-from numbers import Real
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 import numpy as np
 
-from fedbridge.data.options import check_count
 from fedbridge.errors import DataError, OptionError
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +25,7 @@ TEST_FRACTION = 0.3
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """Random numbers for one purpose; draws for another purpose never disturb them."""
-    return np.random.default_rng([check_count("seed", seed, least=0), crc32(purpose.encode())])
+    return np.random.default_rng([check_whole("seed", seed, least=0), crc32(purpose.encode())])
 
 
 def stratified_order(strata: NDArray[np.generic] | None, n: int, rng: np.random.Generator) -> Rows:
@@ -100,15 +98,11 @@ class SplitOptions:
                 "Expected either `n_target` or `target_fraction`, but got both: give one of them."
             )
         if self.target_fraction is not None:
-            share = _number(self.target_fraction)
-            if not 0 < share <= 1:
-                raise OptionError(
-                    f"Expected `target_fraction` in (0, 1], but got {self.target_fraction!r}."
-                )
+            share = check_number("target_fraction", self.target_fraction, above=0, most=1)
             return max(1, round(n_training * share))
         if self.n_target is None:
             return n_training
-        n_target = check_count("n_target", self.n_target, least=1)
+        n_target = check_whole("n_target", self.n_target, least=1)
         if n_target > n_training:
             raise DataError(
                 f"Expected `n_target` to be at most the target's {n_training} training rows, but "
@@ -118,9 +112,7 @@ class SplitOptions:
 
     def n_test(self, n: int) -> int:
         """How many of the target's ``n`` rows are set aside for testing."""
-        share = _number(self.test_fraction)
-        if not 0 <= share < 1:
-            raise OptionError(f"Expected `test_fraction` in [0, 1), but got {self.test_fraction}.")
+        share = check_number("test_fraction", self.test_fraction, least=0, below=1)
         n_test = round(n * share)
         if share and n_test in (0, n):
             raise DataError(
@@ -170,8 +162,3 @@ def split_test(
 def round_half_up(value: float) -> int:
     """Nearest whole number, halves upwards."""
     return int(value + 0.5)
-
-
-def _number(value: object) -> float:
-    """A number as a float; what is none becomes NaN, which lies in no range."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan

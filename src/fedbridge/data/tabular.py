@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, get_args
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.fitting import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.labels import show
-from fedbridge.data.options import check_choice, check_target_name
+from fedbridge.data.options import check_target_name
 from fedbridge.data.schema import agree
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.summary import Reading, column_names, labelled_rows, summarise
 from fedbridge.data.tables import as_text, read_csv, require_columns, spreadsheet_row
 from fedbridge.errors import DataError
+from fedbridge.options import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.data.options import check_count, check_range
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.summary import Reading
 from fedbridge.errors import FedbridgeError, OptionError
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,12 +77,12 @@ class Plan:
             raise OptionError(
                 "Expected at least one source besides the target: name them with --sites."
             )
-        check_count("port", self.port, least=1, most=65535)
-        check_count("rounds", self.rounds, least=1)
-        check_count("seed", self.seed, least=0)
-        check_range("test_fraction", self.test_fraction, 0.01, 0.99)
+        check_whole("port", self.port, least=1, most=65535)
+        check_whole("rounds", self.rounds, least=1)
+        check_whole("seed", self.seed, least=0)
+        check_number("test_fraction", self.test_fraction, least=0.01, most=0.99)
         if self.n_target is not None:
-            check_count("n_target", self.n_target, least=1)
+            check_whole("n_target", self.n_target, least=1)
 
     @property
     def sites(self) -> tuple[str, ...]:

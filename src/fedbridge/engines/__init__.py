@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbridge.engines.local import LocalEngine
 from fedbridge.engines.workers import WorkerEngine
-from fedbridge.errors import OptionError
+from fedbridge.options import check_whole
 from fedbridge.processes import core_count
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def make_engine(bench: Workbench, *, slots: int, rows: int, workers: int | None)
 
     On another device than the CPU the clients take turns in this process.
     """
-    if workers is not None and workers < 1:
-        raise OptionError(f"Expected `workers` of at least 1, but got {workers}.")
+    if workers is not None:
+        check_whole("workers", workers, least=1)
     count = min(workers or core_count(), rows)
     if count == 1 or bench.device.type != "cpu":
         return LocalEngine(bench, slots=slots, rows=rows)

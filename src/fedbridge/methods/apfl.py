@@ -21,11 +21,10 @@ from torch import nn
 from torch.func import functional_call
 
 from fedbridge.blocks import load_buffers, load_parameter_vector
-from fedbridge.checks import check_number
-from fedbridge.errors import OptionError
 from fedbridge.jobs import SUPERVISED, TARGET
 from fedbridge.methods.base import INNER, Method, Record
 from fedbridge.objectives import Desk, Objective
+from fedbridge.options import check_flag, check_number
 from fedbridge.state import State
 
 if TYPE_CHECKING:
@@ -95,9 +94,7 @@ class Apfl(Method):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.mixing = check_number("mixing", options.get("mixing", MIXING), least=0, most=1)
-        self.adaptive = options.get("adaptive", False)
-        if not isinstance(self.adaptive, bool):
-            raise OptionError(f"Expected `adaptive` to be true or false, but got {self.adaptive}.")
+        self.adaptive = check_flag("adaptive", options.get("adaptive", False))
         self.size = (federation.blocks.total - 1) // 2
         federation.stays = ((self.size, federation.blocks.total),)
         federation.buffers_stay = frozenset(

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_number
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
 from fedbridge.models import split_model
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

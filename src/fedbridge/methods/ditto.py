@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge.checks import check_number
 from fedbridge.jobs import TARGET
 from fedbridge.methods.base import Record
 from fedbridge.methods.personal import PersonalMethod
 from fedbridge.objectives import Proximal
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

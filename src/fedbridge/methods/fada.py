@@ -51,13 +51,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbridge.blocks import load_parameter_vector, parameter_vector
-from fedbridge.checks import check_number
 from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.ruled import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
 from fedbridge.models import SplitModel, split_model, try_out
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
+from fedbridge.options import check_number
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedbridge import rules
-from fedbridge.checks import check_number
 from fedbridge.methods.ruled import RuleMethod
 from fedbridge.objectives import Proximal
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

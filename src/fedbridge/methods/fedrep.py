@@ -24,7 +24,7 @@ from fedbridge.jobs import TARGET
 from fedbridge.methods.base import Method, Record
 from fedbridge.models import head_stretches
 from fedbridge.needs import Need
-from fedbridge.settings import whole_number
+from fedbridge.options import check_whole
 from fedbridge.state import State
 from fedbridge.stretches import complement, entries, put
 
@@ -53,7 +53,7 @@ class FedRep(Method):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.head_epochs = whole_number("head_epochs", options.get("head_epochs", 1), least=1)
+        self.head_epochs = check_whole("head_epochs", options.get("head_epochs", 1), least=1)
         self.head = head_stretches(federation.bench.model)
         self.body = complement(self.head, federation.blocks.total)
         self.heads = self._everyone(federation.initial)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedbridge.jobs import TARGET
 from fedbridge.methods.base import Record
 from fedbridge.methods.personal import PersonalMethod
-from fedbridge.settings import whole_number
+from fedbridge.options import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class FinetuneOffline(PersonalMethod):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.epochs = whole_number(
+        self.epochs = check_whole(
             "finetune_epochs", options.get("finetune_epochs", EPOCHS), least=1
         )
 

@@ -25,7 +25,7 @@ import torch
 from fedbridge.jobs import TARGET
 from fedbridge.methods.finetune import FinetuneOffline
 from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
-from fedbridge.settings import whole_number
+from fedbridge.options import check_whole
 from fedbridge.state import State
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class FinetuneCv(FinetuneOffline):
         super().__init__(federation, options)
         self.rows = labelled_rows(federation)
         self.folds = deal_folds(federation, options.get("folds", FOLDS))
-        self.choose_every = whole_number(
+        self.choose_every = check_whole(
             "choose_every", options.get("choose_every", CHOOSE_EVERY), least=1
         )
         self.first = federation.initial

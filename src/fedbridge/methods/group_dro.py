@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_number
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
 from fedbridge.objectives import Objective
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from fedbridge.jobs import TARGET
 from fedbridge.metrics import squared_error
+from fedbridge.options import check_whole
 from fedbridge.seeds import SPLITTING, seed_of
-from fedbridge.settings import whole_number
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def labelled_rows(federation: Federation) -> Tensor:
 
 def deal_folds(federation: Federation, count: object) -> list[Tensor]:
     """Folds of the target's rows, at most one per row; each class is dealt out over them."""
-    number = whole_number("folds", count, least=2)
+    number = check_whole("folds", count, least=2)
     rows = labelled_rows(federation)
     chooser = np.random.default_rng(seed_of(federation.seed, 0, TARGET, SPLITTING + 1))
     order = rows[torch.from_numpy(chooser.permutation(len(rows)))]

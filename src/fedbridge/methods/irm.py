@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_number
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
 from fedbridge.objectives import Objective
-from fedbridge.settings import whole_number
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,7 +84,7 @@ class IRM(Generalisation):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.penalty = check_number("penalty", options.get("penalty", PENALTY), least=0)
-        self.anneal = whole_number("anneal", options.get("anneal", ANNEAL), least=0)
+        self.anneal = check_whole("anneal", options.get("anneal", ANNEAL), least=0)
         self.steps = 0
 
     def objective(self, round: int, present: list[int]) -> Objective:

@@ -37,14 +37,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional
 
-from fedbridge.checks import check_number
-from fedbridge.errors import OptionError
 from fedbridge.jobs import TARGET
 from fedbridge.methods.ruled import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
-from fedbridge.settings import whole_number
+from fedbridge.options import check_flag, check_number, check_whole
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
@@ -151,14 +149,10 @@ class KD3A(UnsupervisedMethod):
         self.gate = check_number("gate", options.get("gate", GATE), least=0, most=1)
         last = options.get("last_gate", max(self.gate, LAST_GATE))
         self.last_gate = check_number("last_gate", last, least=self.gate, most=1)
-        self.gate_rounds = whole_number(
+        self.gate_rounds = check_whole(
             "gate_rounds", options.get("gate_rounds", GATE_ROUNDS), least=1
         )
-        self.labelled = options.get("labelled", False)
-        if not isinstance(self.labelled, bool):
-            raise OptionError(
-                f"Expected `labelled` to be True or False, but got {self.labelled!r}."
-            )
+        self.labelled = check_flag("labelled", options.get("labelled", False))
 
     def gate_of(self, round: int) -> float:
         """The confidence that a source needs to be heard in a round."""

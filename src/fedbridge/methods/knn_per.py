@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbridge import rules
-from fedbridge.checks import check_number
 from fedbridge.methods.ruled import RuleMethod
 from fedbridge.models import split_model, try_out
 from fedbridge.needs import Need
-from fedbridge.settings import whole_number
+from fedbridge.options import check_number, check_whole
 from fedbridge.state import State
 from fedbridge.training import one_thread
 
@@ -108,7 +107,7 @@ class KnnPer(RuleMethod):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, {}, rules.get("fedavg"))
-        count = whole_number("neighbours", options.get("neighbours", NEIGHBOURS), least=1)
+        count = check_whole("neighbours", options.get("neighbours", NEIGHBOURS), least=1)
         self.neighbours = count
         share = options.get("share")
         self.share = None if share is None else check_number("share", share, least=0, most=1)

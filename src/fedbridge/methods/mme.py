@@ -33,7 +33,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbridge.checks import check_number
 from fedbridge.jobs import TARGET
 from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.base import Method, Record
@@ -41,6 +40,7 @@ from fedbridge.methods.generalisation import together
 from fedbridge.models import split_model
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from fedbridge.checks import check_number
 from fedbridge.engines.flower.encoding import check_codec
 from fedbridge.engines.flower.privacy import SETTINGS
-from fedbridge.engines.flower.screening import check_bounds
+from fedbridge.options import check_number
 
 ConfigValue = str | int | float | bool
 
@@ -39,7 +38,10 @@ class NetworkOptions:
         check_codec(self.encoding)
         for name in ("timeout", "wait"):
             check_number(name, getattr(self, name), least=0.0)
-        check_bounds(self.norm_bound, self.norm_ratio)
+        if self.norm_bound is not None:
+            check_number("norm_bound", self.norm_bound, above=0)
+        if self.norm_ratio is not None:
+            check_number("norm_ratio", self.norm_ratio, least=1)
 
     def config(self) -> dict[str, ConfigValue]:
         """All of them as a run configuration of Flower holds them."""

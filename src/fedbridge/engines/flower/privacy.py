@@ -41,12 +41,11 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from fedbridge.checks import check_number
 from fedbridge.errors import FedbridgeError, OptionError, nearest
 from fedbridge.files import to_json, write_atomically
 from fedbridge.home import Work
 from fedbridge.jobs import Outcome
-from fedbridge.settings import whole_number
+from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,11 +78,9 @@ class LocalPrivacy:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        if check_number("clip", self.clip, least=0.0) == 0:
-            raise OptionError(f"Expected a `clip` above 0, but got {self.clip}.")
-        check_number("noise", self.noise, least=0.0)
-        if not 0 < check_number("delta", self.delta) < 1:
-            raise OptionError(f"Expected a `delta` between 0 and 1, but got {self.delta}.")
+        check_number("clip", self.clip, above=0)
+        check_number("noise", self.noise, least=0)
+        check_number("delta", self.delta, above=0, below=1)
 
     @property
     def deviation(self) -> float:
@@ -184,8 +181,8 @@ def epsilon(privacy: LocalPrivacy, rounds: int, releases_per_round: int = 1) -> 
         rounds: how many rounds it has answered, or will.
         releases_per_round: messages per round.
     """
-    count = whole_number("rounds", rounds, least=0)
-    count *= whole_number("releases_per_round", releases_per_round, least=1)
+    count = check_whole("rounds", rounds, least=0)
+    count *= check_whole("releases_per_round", releases_per_round, least=1)
     return composed_epsilon({privacy.noise: count}, privacy.delta)
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedbridge.checks import check_number
-from fedbridge.errors import OptionError
+from fedbridge.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,14 +105,6 @@ def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def check_bounds(norm_bound: float | None, norm_ratio: float | None = None) -> None:
-    """Refuse bounds that no update could keep."""
-    if norm_bound is not None and check_number("norm_bound", norm_bound, least=0.0) == 0:
-        raise OptionError("Expected a `norm_bound` above 0, but got 0.")
-    if norm_ratio is not None:
-        check_number("norm_ratio", norm_ratio, least=1.0)
-
-
 def screen_update(
     vector: object, report: object, expected: Expected, norm_bound: float | None = None
 ) -> str | None:
@@ -128,7 +119,8 @@ def screen_update(
         expected: what should have come.
         norm_bound: the longest that an update may be; None for any length.
     """
-    check_bounds(norm_bound)
+    if norm_bound is not None:
+        check_number("norm_bound", norm_bound, above=0)
     if not isinstance(report, Mapping):
         return f"expected a report, but got {_shown(report)}"
     strange = next((name for name in report if name not in FIELDS), None)

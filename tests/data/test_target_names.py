@@ -1,9 +1,9 @@
-"""Checks of options that several kinds of task share."""
+"""Which site a user means by a target's name."""
 
 import pytest
 
-from fedbridge.data.options import check_flag, check_target_name
-from fedbridge.errors import OptionError, UnknownTargetError
+from fedbridge.data.options import check_target_name
+from fedbridge.errors import UnknownTargetError
 
 DOMAINS = ("+90%", "+80%", "-90%", "Real World", "va")
 
@@ -32,9 +32,3 @@ def test_a_spelling_that_two_sites_could_mean_is_refused():
     assert check_target_name("site-1", ("site-1", "site 1")) == "site-1"
     with pytest.raises(UnknownTargetError, match="Sites: 'site-1', 'site 1'"):
         check_target_name("Site_1", ("site-1", "site 1"))
-
-
-def test_a_flag_is_true_or_false():
-    assert check_flag("cache", value=False) is False
-    with pytest.raises(OptionError, match="`cache` to be true or false, but got 'maybe'"):
-        check_flag("cache", "maybe")
