@@ -117,7 +117,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed):
         ({"n_target": 2, "target_fraction": 0.5}, OptionError, "either.*got both"),
         ({"test_fraction": 1.0}, OptionError, "`test_fraction`"),
         ({"test_fraction": None}, OptionError, "`test_fraction`.*but got None"),
-        ({"test_fraction": "half"}, OptionError, "`test_fraction`.*but got half"),
+        ({"test_fraction": "half"}, OptionError, "`test_fraction`.*but got 'half'"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(options, error, message):
