@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedbridge.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from fedbridge.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 
 
 def checkpoint(number):
@@ -15,20 +15,20 @@ def checkpoint(number):
 @pytest.fixture
 def folder(tmp_path):
     for number in (-1, 0, 1, 2):
-        save_checkpoint(tmp_path, checkpoint(number))
+        CheckpointStore(tmp_path).save(checkpoint(number))
     return tmp_path
 
 
 def test_the_newest_is_loaded_and_two_are_kept(folder):
-    loaded = load_checkpoint(folder)
+    loaded = CheckpointStore(folder).load()
     assert (loaded.round, loaded.facts) == (2, {"note": 2})
     assert torch.equal(loaded.tensors["x"], torch.full((3,), 2.0))
     assert len(list(folder.iterdir())) == 4
 
 
 def test_an_empty_folder_has_none(tmp_path):
-    assert load_checkpoint(tmp_path) is None
-    assert load_checkpoint(tmp_path / "missing") is None
+    assert CheckpointStore(tmp_path).load() is None
+    assert CheckpointStore(tmp_path / "missing").load() is None
 
 
 def damaged(path):
@@ -60,11 +60,33 @@ def rewrite(path, **changes):
 def test_a_damaged_checkpoint_warns_and_the_previous_one_serves(folder, damage):
     damage(folder)
     with pytest.warns(UserWarning, match="damaged"):
-        loaded = load_checkpoint(folder)
+        loaded = CheckpointStore(folder).load()
     assert loaded.round == 1
 
 
 def test_another_format_is_an_error_that_says_so(folder):
     rewrite(newest(folder, "json"), format=2)
     with pytest.raises(CheckpointError, match="format 2"):
-        load_checkpoint(folder)
+        CheckpointStore(folder).load()
+
+
+def test_one_that_was_never_finished_is_none(folder):
+    newest(folder, "json").unlink()
+    assert CheckpointStore(folder).load().round == 1
+
+
+def test_a_round_that_is_played_again_leaves_later_ones_behind(folder):
+    CheckpointStore(folder).save(checkpoint(0))
+    assert CheckpointStore(folder).load().round == 0
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_kinds_are_apart_and_an_earlier_round_can_be_asked_for(folder):
+    other = CheckpointStore(folder, "other", mode=0o600)
+    for number in (1, 2, 3):
+        other.save(checkpoint(number))
+    assert other.load().round == 3
+    assert other.load(before=3).round == 2
+    assert other.load(before=2) is None
+    assert CheckpointStore(folder).load().round == 2
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("other-*")} == {0o600}

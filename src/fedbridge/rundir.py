@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from safetensors.torch import save
 
-from fedbridge.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedbridge.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.errors import FedbridgeError
 from fedbridge.files import append_line, to_json, write_atomically
 from fedbridge.sign_of_life import FILE as SIGN_OF_LIFE
@@ -143,11 +143,11 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep what the run needs to go on."""
-        save_checkpoint(self.path / "checkpoint", checkpoint)
+        CheckpointStore(self.path / "checkpoint").save(checkpoint)
 
     def load_checkpoint(self) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
         """The newest whole checkpoint and the history up to it."""
-        checkpoint = load_checkpoint(self.path / "checkpoint")
+        checkpoint = CheckpointStore(self.path / "checkpoint").load()
         if checkpoint is None:
             return None
         history = [line for line in self.history() if line["round"] <= checkpoint.round]

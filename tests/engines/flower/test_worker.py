@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pretend import PretendGrid, nodes_of, run_over_pretended_flower
+from safetensors.torch import save
 from small import blobs
 
 import fedbridge as fb
@@ -138,7 +139,19 @@ class TestMemory:
         memory.save("home", 2, {"x": torch.zeros(1)}, {})
         newest = max(memory.folder.glob("home-*"))
         newest.write_bytes(newest.read_bytes()[:20])
-        assert memory.load("home", before=9).round == 1
+        with pytest.warns(UserWarning, match="damaged"):
+            assert memory.load("home", before=9).round == 1
+
+    def test_what_an_older_version_wrote_in_one_file_is_remembered(self, tmp_path):
+        memory = Memory(tmp_path, "run", "A")
+        memory.folder.mkdir()
+        old = save({"x": torch.ones(2)}, metadata={"facts": '{"n": 3}'})
+        (memory.folder / f"home-{2**20 + 3}.safetensors").write_bytes(old)
+        found = memory.load("home", before=4)
+        assert (found.round, found.tensors["x"].tolist(), found.facts) == (3, [1, 1], {"n": 3})
+        memory.save("home", 4, {"x": torch.zeros(1)}, {})
+        memory.save("home", 5, {"x": torch.zeros(1)}, {})
+        assert memory.load("home", before=4) is None
 
 
 class TestAtTheTarget:
