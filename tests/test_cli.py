@@ -12,8 +12,8 @@ from importlib import import_module
 import pytest
 
 import fedbridge as fb
-from fedbridge.arguments import Parser, literal
 from fedbridge.cli import build_parser, main
+from fedbridge.commands.parts import Parser, literal
 from fedbridge.files import file_name
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]

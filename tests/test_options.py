@@ -40,7 +40,7 @@ def test_a_whole_number_has_the_limits_it_is_given(limits, told):
 @pytest.mark.parametrize(
     ("limits", "within", "outside", "told"),
     [
-        ({}, -1e300, np.inf, "to be a finite number"),
+        ({}, -1e300, np.inf, "to be a number that is finite"),
         ({"least": 0}, 0, -0.1, "to be a number of at least 0"),
         ({"above": 0}, 1e-9, 0, "to be a number above 0"),
         ({"most": 2}, 2, 2.1, "to be a number of at most 2"),

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fedbridge._version import __version__
-from fedbridge.arguments import Parser
 from fedbridge.commands import (
     advise,
     compare,
@@ -23,7 +22,7 @@ from fedbridge.commands import (
     run,
     watch,
 )
-from fedbridge.commands.parts import FAILED, add_debug, complain
+from fedbridge.commands.parts import FAILED, Parser, add_debug, complain
 from fedbridge.errors import FedbridgeError
 
 if TYPE_CHECKING:

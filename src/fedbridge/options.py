@@ -52,7 +52,7 @@ def check_number(
         end = f"{below:g})" if most is None else f"{most:g}]"
         kind = f"in {start}, {end}"
     else:
-        kind = " ".join(["to be a number", *limits]) if limits else "to be a finite number"
+        kind = " ".join(["to be a number", *(limits or ["that is finite"])])
     raise OptionError(f"Expected `{name}` {kind}, but got {value!r}.")
 
 

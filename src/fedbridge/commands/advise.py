@@ -6,9 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import natural
-from fedbridge.commands.options import run_options_named, sort_options
-from fedbridge.commands.parts import add_command, results_only, write_json
+from fedbridge.commands.parts import (
+    add_command,
+    natural,
+    results_only,
+    run_options_named,
+    sort_options,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace

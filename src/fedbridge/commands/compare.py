@@ -7,10 +7,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import UsageError, dial, seeds
 from fedbridge.commands.comparing import show_comparison
-from fedbridge.commands.options import run_options_named, sort_options
-from fedbridge.commands.parts import RUNS, add_command, add_output, results_only
+from fedbridge.commands.parts import (
+    RUNS,
+    UsageError,
+    add_command,
+    add_output,
+    dial,
+    results_only,
+    run_options_named,
+    seeds,
+    sort_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

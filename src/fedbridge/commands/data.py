@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +11,14 @@ from fedbridge.commands.parts import FAILED, add_command, complain, results_only
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rich.table import Table
 
     from fedbridge.commands.parts import Commands
+    from fedbridge.data.catalogue import DataSet
+    from fedbridge.data.fetch import Fetched
+    from fedbridge.data.verify import CheckReport
 
 HELP = """\
 Data sets of the built-in tasks, and pretrained weights: list them, fetch them, check them.
@@ -70,7 +77,6 @@ def add(commands: Commands) -> None:
 
 def list_command(args: Namespace) -> int:
     """Show the catalogue."""
-    from fedbridge.commands.data_view import catalogue_table, described
     from fedbridge.data.catalogue import CATALOGUE
     from fedbridge.places import data_root
 
@@ -87,7 +93,6 @@ def list_command(args: Namespace) -> int:
 
 def fetch_command(args: Namespace) -> int:
     """Fetch what is named, one after the other; one that fails does not stop the others."""
-    from fedbridge.commands.data_view import download_progress, fetched_lines
     from fedbridge.data.catalogue import chosen
     from fedbridge.data.fetch import fetch_dataset
     from fedbridge.errors import FedbridgeError
@@ -115,7 +120,6 @@ def fetch_command(args: Namespace) -> int:
 
 def check_command(args: Namespace) -> int:
     """Check what is named; say what is wrong, file by file."""
-    from fedbridge.commands.data_view import checked_lines
     from fedbridge.data.catalogue import chosen
     from fedbridge.data.verify import check_dataset
     from fedbridge.places import data_root, dataset_folder
@@ -142,3 +146,118 @@ def _print(lines: Iterable[str]) -> None:
     console = results()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+@contextmanager
+def download_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A callback for arriving bytes that keeps a bar up to date; silent where nobody looks."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.description}", markup=False),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    with bar:
+        shown = bar.add_task("", total=None)
+        current = ""
+
+        def update(file: str, have: int, total: int | None) -> None:
+            nonlocal current
+            if file != current:
+                bar.reset(shown, description=file, total=total)
+                current = file
+            bar.update(shown, completed=have, total=total)
+
+        yield update
+
+
+def described(entry: DataSet) -> dict[str, object]:
+    """All that the catalogue says of a data set, and where it is."""
+    folder = _folder(entry)
+    return {
+        **asdict(entry),
+        "download_size": entry.download_size,
+        "on_disk": entry.layout is None or folder is not None,
+        "folder": folder,
+    }
+
+
+def catalogue_table(entries: Iterable[DataSet]) -> Table:
+    """What there is, a row of a few lines per data set."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("on disk", overflow="fold")
+    for entry in entries:
+        where = "built in" if entry.layout is None else _folder(entry) or "no"
+        table.add_row(Text(entry.name), Text("\n".join(_told(entry))), Text(where))
+    return table
+
+
+def _told(entry: DataSet) -> Iterator[str]:
+    from rich.filesize import decimal
+
+    yield entry.title
+    if entry.tasks:
+        sites = "" if entry.sites is None else f"; {entry.sites} sites"
+        domains = f": {', '.join(entry.domains)}" if entry.domains else ""
+        yield f"tasks: {', '.join(entry.tasks)}{sites}{domains}"
+    samples = [] if entry.samples is None else [f"{entry.samples:,} samples"]
+    size = [f"{decimal(entry.download_size)} to fetch"] if entry.routes else []
+    yield ", ".join([*samples, *size, f"licence: {entry.licence}"])
+    if entry.note:
+        yield entry.note
+    yield f"cite: {entry.citation}"
+
+
+def fetched_lines(fetched: Fetched) -> list[str]:
+    """What became of a data set that was to be fetched."""
+    report = fetched.report
+    if report.folder is None:
+        return [f"{report.name}: built in, nothing to fetch"]
+    if not fetched.already_there:
+        said = f"fetched into {report.folder}"
+    elif report.ok:
+        said = f"already there and correct, left alone: {report.folder}"
+    else:
+        said = f"already there, left alone: {report.folder}"
+    return [f"{report.name}: {said}", *_problem_lines(report)]
+
+
+def checked_lines(report: CheckReport) -> list[str]:
+    """What a check says of a data set."""
+    if report.ok:
+        return [f"{report.name}: as published, {report.folder or 'built in'}"]
+    if report.folder is None:
+        advice = f"  get it with `fedbridge data fetch {report.name}`"
+        return [f"{report.name}: not on disk", *_problem_lines(report), advice]
+    return [f"{report.name}: not as published", *_problem_lines(report)]
+
+
+def _problem_lines(report: CheckReport) -> list[str]:
+    return [f"  {problem}" for problem in report.problems]
+
+
+def _folder(entry: DataSet) -> str | None:
+    from fedbridge.places import dataset_folder
+
+    folder = dataset_folder(entry.name, *entry.other_names)
+    return None if folder is None or entry.layout is None else str(folder)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import seeds
 from fedbridge.commands.comparing import show_comparison
-from fedbridge.commands.parts import RUNS, add_command, add_output, results_only
+from fedbridge.commands.parts import RUNS, add_command, add_output, results_only, seeds
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import natural
 from fedbridge.commands import deploy_start
 from fedbridge.commands.deploy_parts import add_folder, need_flower, say
-from fedbridge.commands.parts import add_command, write_json
+from fedbridge.commands.parts import add_command, natural, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -178,7 +177,7 @@ def key_command(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> Plan:
-    from fedbridge.commands.options import sort_options
+    from fedbridge.commands.parts import sort_options
     from fedbridge.data.summary import Reading, column_names
     from fedbridge.deploy.plan import Plan
     from fedbridge.engines.flower.options import NETWORK, PRIVACY

@@ -12,7 +12,7 @@ from fedbridge.errors import FedbridgeError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fedbridge.arguments import Parser
+    from fedbridge.commands.parts import Parser
 
 
 def add_folder(parser: Parser, help: str) -> None:

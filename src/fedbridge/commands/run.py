@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from fedbridge.arguments import natural
-from fedbridge.commands.options import run_options_named, sort_options
-from fedbridge.commands.parts import RUNS, add_command, add_output, results_only, write_json
+from fedbridge.commands.parts import (
+    RUNS,
+    add_command,
+    add_output,
+    natural,
+    results_only,
+    run_options_named,
+    sort_options,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
