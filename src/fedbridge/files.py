@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from fedbridge.errors import FedbridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StorageError(FedbridgeError):
@@ -100,3 +103,23 @@ def file_name(text: str) -> str:
     plain = unicodedata.normalize("NFC", text)
     safe = re.sub(r"[^\w+.-]+", "-", plain).strip(".-")[:LONGEST_NAME]
     return safe if safe and safe == text else f"{safe}-{sha256(text.encode())[:6]}".lstrip("-")
+
+
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Raise when fewer bytes are free than some purpose needs."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StorageError(
+            f"Expected {needed:,} bytes free in {str(folder)!r} to {purpose}, but there are "
+            f"{free:,}: free some space and run the same command again."
+        )
+
+
+def disk_error(purpose: str, error: OSError) -> StorageError:
+    """The error for something that could not be written."""
+    advice = "free some space" if error.errno in FULL else "check the folder and its permissions"
+    where = f" ({error.filename})" if error.filename else ""
+    return StorageError(
+        f"Could not {purpose}: {error.strerror or error}{where}; {advice} and run the same command "
+        f"again."
+    )

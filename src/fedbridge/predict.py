@@ -13,14 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from fedbridge.data.arrays import as_features
-from fedbridge.data.decoding import SUFFIXES
-from fedbridge.data.image_preprocessing import ImagePreprocessing, is_for_images
-from fedbridge.data.npz import read_arrays
-from fedbridge.data.prepare import PixelsToUnit
+from fedbridge.data.arrays import as_features, read_arrays
+from fedbridge.data.image_preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
 from fedbridge.data.preprocessing import Preprocessing
 from fedbridge.data.tables import read_csv
-from fedbridge.data.task import FederatedTask, Site, check_finite
+from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.methods import class_of
 from fedbridge.models import build_model, without_weights

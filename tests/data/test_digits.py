@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedbridge.data.load import load_task
-from fedbridge.data.prepare import AddNoise
+from fedbridge.data.task import AddNoise
 from fedbridge.errors import DataError, OptionError, UnknownOptionError
 
 

@@ -5,7 +5,7 @@ import torch
 from real_data import needs
 
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.data.prepare import AddNoise, InTurn, PixelsToUnit
+from fedbridge.data.task import AddNoise, InTurn, PixelsToUnit
 from fedbridge.errors import DataError, OptionError, UnknownNameError
 
 TASKS = ("fashion-noise", "fashion-labels", "fashion-sources")

@@ -13,7 +13,7 @@ from fedbridge.data.split import OWN_SPLIT
 if TYPE_CHECKING:
     from flwr.app import Context
 
-    from fedbridge.site_package import LocalSite
+    from fedbridge.data.site_package import LocalSite
 
 SCHEMA = Path(__file__).with_name("schema.json")
 

@@ -1,25 +1,30 @@
-"""A task from arrays in memory, and the assembly that every loader ends with."""
+"""A task from arrays, in memory or as ``domain.npz``; the assembly that all loaders end with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from fedbridge.data.labels import as_labels, code_labels, show
 from fedbridge.data.options import check_target_name
-from fedbridge.data.prepare import PixelsToUnit
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target
-from fedbridge.data.task import FederatedTask, Site, check_finite
+from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite, check_lengths
 from fedbridge.errors import DataError, DisagreementError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from fedbridge.data.image_preprocessing import ImagePreprocessing
+    from fedbridge.data.preprocessing import Preprocessing
     from fedbridge.data.split import Rows
     from fedbridge.data.task import Prepare
 
@@ -97,7 +102,7 @@ def task_from_arrays(
     for site, pair in pairs.items():
         x, y = _pair(pair, site)
         features[site], raw[site] = as_features(x, site), as_labels(y, site)
-        _check_lengths(len(features[site]), len(raw[site]), site)
+        check_lengths(len(features[site]), len(raw[site]), site)
     _check_same_type(features)
     labels, names = code_labels(raw, class_names)
     rows = {
@@ -162,6 +167,11 @@ def assemble(
     test: SiteRows | None = None,
     unlabelled: tuple[Tensor, Sequence[int | str]] | None = None,
     target_prepare: Prepare | None = None,
+    model: str = "mlp",
+    defaults: Mapping[str, object] | None = None,
+    preprocessing: Preprocessing | ImagePreprocessing | None = None,
+    digest: str | None = None,
+    notes: Sequence[str] = (),
 ) -> FederatedTask:
     """Give every row its role, write the manifest, and note classes that sites do not share.
 
@@ -177,6 +187,11 @@ def assemble(
         test: A test set of its own; ``None`` takes the one of ``split``.
         unlabelled: More target rows, which never had a label, and their names.
         target_prepare: What happens to each batch of the target's rows, when it differs.
+        model: Name of the model that suits the task.
+        defaults: Options of a run that suit it.
+        preprocessing: What the target's later rows go through.
+        digest: SHA-256 of a published data set as it was read, for the manifest.
+        notes: What the loader has to say before the classes that sites do not share.
     """
     own_test = test is not None
     test = test if test is not None else select(target, split.test)
@@ -193,6 +208,9 @@ def assemble(
         unlabelled=loose,
         target_pool=_site(target_name, pool, target_prepare) if len(split.unlabelled) else None,
         class_names=class_names,
+        model=model,
+        defaults=dict(defaults or {}),
+        preprocessing=preprocessing,
         manifest={
             "origin": origin,
             "seed": int(seed),
@@ -201,8 +219,9 @@ def assemble(
             "unlabelled": loose_ids,
             "test": list(test.ids),
             "test_is": "a set of its own" if own_test else f"rows of {target_name}",
+            **({} if digest is None else {"content": f"sha256:{digest}"}),
         },
-        notes=() if class_names is None else _class_notes(sites, labelled.y, class_names),
+        notes=(*notes, *_class_notes(sites, labelled.y, class_names or ())),
     )
 
 
@@ -220,19 +239,6 @@ def _pair(pair: object, site: str) -> tuple[object, object]:
             f"Expected the data of site {site!r} as a pair (X, y), but got {type(pair).__name__}."
         )
     return pair[0], pair[1]
-
-
-def _check_lengths(n_rows: int, n_labels: int, site: str) -> None:
-    if n_rows != n_labels:
-        raise ShapeError(
-            f"Expected one label per row, but site {site!r} has {n_rows} rows and {n_labels} "
-            f"labels."
-        )
-    if n_rows == 0:
-        raise DataError(
-            f"Expected every site to have rows, but site {site!r} has none: leave it out or check "
-            f"how its rows are selected."
-        )
 
 
 def _check_same_type(features: Mapping[str, Tensor]) -> None:
@@ -274,6 +280,9 @@ def _site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:
 def _class_notes(
     sources: tuple[Site, ...], target: Tensor, class_names: tuple[str, ...]
 ) -> tuple[str, ...]:
+    """Who has which classes that others have not; regression has none."""
+    if not class_names:
+        return ()
     at_target = set(target.tolist())
     notes = []
     for site in sources:
@@ -286,3 +295,61 @@ def _class_notes(
                 names = show(class_names[index] for index in sorted(missing))
                 notes.append(f"site {site.name!r} {text}: {names}")
     return tuple(notes)
+
+
+def npz_task(
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    *,
+    split: SplitOptions = OWN_SPLIT,
+) -> FederatedTask:
+    """A task whose domains are the ``.npz`` files of a folder, by file name.
+
+    Args:
+        path: The folder.
+        target: The domain that adapts.
+        seed: Decides every random choice of rows.
+        split: How the target's rows are divided; all its training rows are labelled by default.
+    """
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".npz")
+    return task_from_domains(
+        {file.stem: read_domain(file) for file in files},
+        target,
+        seed,
+        path=path,
+        split=split,
+    )
+
+
+def read_domain(file: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """``X`` and ``y`` of one file."""
+    x, y = read_arrays(file, "X", "y")
+    return x, y
+
+
+def read_arrays(file: Path, *names: str) -> list[NDArray[np.generic]]:
+    """The named arrays of a file; arrays of Python objects are refused, since they are pickles."""
+    try:
+        with file.open("rb") as stream:
+            arrays = np.load(stream, allow_pickle=False)
+            if not isinstance(arrays, NpzFile):
+                raise ValueError("it holds a single array")
+            missing = [name for name in names if name not in arrays.files]
+            if not missing:
+                return [arrays[name] for name in names]
+            found = ", ".join(map(repr, arrays.files))
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        example = ", ".join(f"{name}=..." for name in names)
+        raise DataError(
+            f"Expected {file.name!r} to be an .npz of plain arrays, but it cannot be read "
+            f"({error}): save it again with np.savez(file, {example})."
+        ) from error
+    raise DataError(
+        f"Expected arrays {_listed(names)} in {file.name!r}, but {_listed(missing)} is missing; "
+        f"it has: {found or 'nothing'}."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))

@@ -8,8 +8,13 @@ import numpy as np
 
 from fedbridge.data.image_sets import CIFAR_CLASSES, cifar10
 from fedbridge.data.options import check_shifted_target
-from fedbridge.data.partition import deal_labels, shares_by_label
-from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
+from fedbridge.data.semi_synthetic import (
+    Shares,
+    ShiftedSetting,
+    deal_labels,
+    shares_by_label,
+    shifted_task,
+)
 from fedbridge.data.shifts import NoiseDraw, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 from fedbridge.options import check_whole

@@ -7,7 +7,7 @@ digit is below 5 and is wrong for a quarter of the images; the colour agrees wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,7 +84,7 @@ def colored_mnist(
     domains = _domains(images, version.stride, seed)
     own = domains[target_name]
     n_own = len(own.y)
-    task = assemble(
+    return assemble(
         {name: _training(rows, seed) for name, rows in domains.items() if name != target_name},
         own,
         split_target(
@@ -95,13 +95,10 @@ def colored_mnist(
         seed=seed,
         target_name=target_name,
         class_names=CLASS_NAMES,
-    )
-    return replace(
-        task,
         model=version.model,
-        defaults=dict(RUN_DEFAULTS),
-        manifest={**task.manifest, "content": f"sha256:{images.digest}"},
-        notes=(*images.notes, *task.notes),
+        defaults=RUN_DEFAULTS,
+        digest=images.digest,
+        notes=images.notes,
     )
 
 

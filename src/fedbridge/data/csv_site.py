@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbridge.data.agreement import MAX_LEVELS, label_form
 from fedbridge.data.arrays import SiteRows, select
-from fedbridge.data.fitting import fit_preprocessing
 from fedbridge.data.labels import show
+from fedbridge.data.preprocessing import fit_preprocessing
+from fedbridge.data.schema import MAX_LEVELS, label_form
+from fedbridge.data.site_package import LocalSite
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.summary import labelled_rows, summarise
 from fedbridge.data.tables import as_text, read_csv
 from fedbridge.data.task import Site, check_target_classes
 from fedbridge.errors import DataError
-from fedbridge.site_package import LocalSite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from fedbridge.data.preprocessing import Preprocessing
     from fedbridge.data.schema import Schema
+    from fedbridge.data.site_package import Role
     from fedbridge.data.summary import Reading, TableSummary
-    from fedbridge.site_package import Role
 
 FEW_ROWS = 5
 """A category that fewer rows have may point to a person."""

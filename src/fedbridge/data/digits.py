@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.options import SHIFTED_TARGET, check_shifted_target
-from fedbridge.data.partition import equal_sizes, stratified_shares
+from fedbridge.data.semi_synthetic import equal_sizes, stratified_shares
 from fedbridge.data.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.options import check_choice
@@ -75,7 +75,7 @@ def digits_task(
     sizes = [n_own, *equal_sizes(len(labels) - n_own, SOURCES)]
     own, *others = stratified_shares(labels, sizes, generator(seed, "sites"))
     rows = shifts[shift].stored(images[own], generator(seed, "noise"))
-    task = assemble(
+    return assemble(
         {
             f"source {number}": _site(images, labels, share)
             for number, share in enumerate(others, start=1)
@@ -88,8 +88,8 @@ def digits_task(
         target_name=SHIFTED_TARGET,
         class_names=tuple(map(str, range(10))),
         target_prepare=shifts[shift].prepare(rows),
+        defaults=RUN_DEFAULTS,
     )
-    return replace(task, model="mlp", defaults=dict(RUN_DEFAULTS))
 
 
 def _site(images: Tensor, labels: NDArray[np.int64], rows: Rows) -> SiteRows:

@@ -12,14 +12,16 @@ import numpy as np
 
 from fedbridge.data.image_sets import FASHION_CLASSES, fashion_mnist
 from fedbridge.data.options import check_shifted_target
-from fedbridge.data.partition import (
+from fedbridge.data.semi_synthetic import (
+    Shares,
+    ShiftedSetting,
     deal_labels,
     equal_sizes,
     portions_by_label,
     shares_by_label,
+    shifted_task,
     stratified_shares,
 )
-from fedbridge.data.semi_synthetic import Shares, ShiftedSetting, shifted_task
 from fedbridge.data.shifts import NoiseDraw, NoShift, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 from fedbridge.options import check_number, check_whole

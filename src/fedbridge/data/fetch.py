@@ -16,22 +16,19 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from fedbridge.data.arrange import arrange
 from fedbridge.data.catalogue import Files, dataset
-from fedbridge.data.disk import disk_error
 from fedbridge.data.download import DownloadError, download
-from fedbridge.data.unpack import is_archive, unpack
+from fedbridge.data.unpack import arrange, is_archive, unpack
 from fedbridge.data.verify import CheckReport, check_folder, content_problem
 from fedbridge.errors import DataError
-from fedbridge.files import sha256
+from fedbridge.files import disk_error, sha256
 from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fedbridge.data.catalogue import DataSet, Download
-    from fedbridge.data.catalogue.entry import Route
+    from fedbridge.data.catalogue import DataSet, Download, Route
     from fedbridge.data.download import Patience, Progress
 
 WORKPLACE = ".fetching"

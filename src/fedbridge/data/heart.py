@@ -6,7 +6,7 @@ become indicators; everything is standardised at each hospital by its own traini
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedbridge.data.split import Rows
     from fedbridge.data.task import FederatedTask
 
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+HOSPITALS = CATALOGUE["heart"].domains
 COLUMNS = (
     "age",
     "sex",
@@ -84,7 +84,7 @@ def heart_task(
     own = hospitals[target_name]
     preprocessing = _fit(target_name, own.table.iloc[own.training(seed)])
     usual = BUILT_IN_SPLIT if target_name == LABELLED_IN_FULL else LABELLED
-    task = assemble(
+    return assemble(
         {
             name: hospital.training_rows(name, seed)
             for name, hospital in hospitals.items()
@@ -97,18 +97,14 @@ def heart_task(
         seed=seed,
         target_name=target_name,
         class_names=CLASS_NAMES,
-    )
-    return replace(
-        task,
         model="linear",
-        defaults=dict(RUN_DEFAULTS),
+        defaults=RUN_DEFAULTS,
         preprocessing=preprocessing,
-        manifest={**task.manifest, "content": f"sha256:{_digest(hospitals)}"},
+        digest=_digest(hospitals),
         notes=(
             *_differences(hospitals),
             *_left_out_notes(hospitals),
             "all features standardised at each hospital by its own training rows",
-            *task.notes,
         ),
     )
 

@@ -4,11 +4,17 @@ An entry is named by its content: a hash over path and bytes of every file, how 
 them, and the software that does it. Whatever changes gives another name, so an entry is never out
 of date. It is a convenience: a damaged entry is made again, and where nothing can be written
 there is none. Several processes may use the cache at once, and deleting it is always safe.
+
+Hashes are remembered: an index keeps the hash of each file with its stamp (size, times and inode),
+and a file whose stamp is the same is taken to be the same. That is safe only once its times are
+old enough for a further change to show, so younger files are hashed every time.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import time
@@ -19,15 +25,16 @@ from itertools import chain
 from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
 import PIL
 import torch
 
-from fedbridge.data.file_hashes import content_hashes, stamp_of
-from fedbridge.files import sha256, to_json
+from fedbridge.data.parallel import by_chunks
+from fedbridge.errors import DataError
+from fedbridge.files import StorageError, sha256, to_json, write_atomically
 from fedbridge.places import data_root
 
 if TYPE_CHECKING:
@@ -36,7 +43,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fedbridge.data.file_hashes import Stamp
     from fedbridge.data.image_preprocessing import ImagePreprocessing
 
     Rows: TypeAlias = NDArray[np.generic]
@@ -46,6 +52,11 @@ CHECKSUM_BYTES = 4
 BLOCK = 1 << 20
 ABANDONED = 24 * 3600
 """Seconds after which an unfinished entry must be that of a process that was killed."""
+
+INDEX_FORMAT = 1
+AT_ONCE = 64
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a further change of a file is sure to give it another time."""
 
 
 def cache_folder() -> Path:
@@ -79,7 +90,7 @@ def cached_rows(folder: Path, files: Sequence[Path], how: ImagePreprocessing) ->
     stamps = [stamp_of(file) for file in files]
     index = cache_folder() / f"{sha256(str(folder.resolve()).encode())}.json"
     key = _key(content_hashes(folder, files, stamps, index), how)
-    entry = _Entry(cache_folder() / f"{key}.npy", (len(files), *how.row_shape), how.row_type)
+    entry = _RowFile(cache_folder() / f"{key}.npy", (len(files), *how.row_shape), how.row_type)
     rows = entry.read()
     if rows is not None:
         return KeptRows(rows, origin=entry.file)
@@ -108,7 +119,7 @@ def _if_unchanged(
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _RowFile:
     """An ``.npy`` file with a checksum behind its end, where readers of ``.npy`` do not look."""
 
     file: Path
@@ -179,3 +190,91 @@ class _Entry:
         needed = prod(self.shape) * self.type.itemsize
         if needed > shutil.disk_usage(self.file.parent).free / 2:
             raise OSError(errno.ENOSPC, "they would take more than half of the free disk space")
+
+
+class Stamp(NamedTuple):
+    """What changes with the content of a file, as far as one can tell without reading it."""
+
+    size: int
+    modified: int
+    changed: int
+    inode: int
+
+
+def stamp_of(file: Path) -> Stamp:
+    """The stamp of a file as it is now."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def content_hashes(
+    folder: Path, files: Sequence[Path], stamps: Sequence[Stamp], index: Path
+) -> list[tuple[str, str]]:
+    """Path below the folder and SHA-256 of every file, in order.
+
+    Args:
+        folder: Where the files are.
+        files: The files.
+        stamps: Their stamps.
+        index: Where hashes are remembered, if it can be read and written.
+    """
+    known = _read_index(index)
+    names = [file.relative_to(folder).as_posix() for file in files]
+    hashes = {
+        name: known[name][0]
+        for name, stamp in zip(names, stamps, strict=True)
+        if name in known and known[name][1] == stamp
+    }
+    unknown = [name for name in names if name not in hashes]
+    if unknown:
+        settled = time.time_ns() - SETTLED
+        paths = [folder / name for name in unknown]
+        read = chain.from_iterable(by_chunks(_read_hashes, paths, AT_ONCE, "checking files"))
+        hashes |= zip(unknown, read, strict=True)
+        _write_index(
+            index,
+            {
+                name: (hashes[name], stamp)
+                for name, stamp in zip(names, stamps, strict=True)
+                if max(stamp.modified, stamp.changed) < settled
+            },
+        )
+    return [(name, hashes[name]) for name in names]
+
+
+def _read_hashes(files: Sequence[Path]) -> list[str]:
+    return [_read_hash(file) for file in files]
+
+
+def _read_hash(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _read_index(index: Path) -> dict[str, tuple[str, Stamp]]:
+    """What is remembered; nothing if there is no index, or not one that can be understood."""
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+        if content["format"] != INDEX_FORMAT:
+            return {}
+        return {name: (str(found), Stamp(*stamp)) for name, (found, stamp) in content["files"]}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _write_index(index: Path, known: dict[str, tuple[str, Stamp]]) -> None:
+    with suppress(StorageError):
+        write_atomically(index, to_json({"format": INDEX_FORMAT, "files": list(known.items())}))
+
+
+def _unreadable(file: Path, error: OSError) -> DataError:
+    return DataError(
+        f"Expected a file that can be read, but {str(file)!r} cannot ({error.strerror or error}): "
+        f"check its permissions, or remove it."
+    )

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedbridge.data.arrays import task_from_domains
-from fedbridge.data.decoding import is_image
 from fedbridge.data.image_cache import KeptRows, cached_rows
-from fedbridge.data.image_preprocessing import ImagePreprocessing
+from fedbridge.data.image_preprocessing import ImagePreprocessing, is_image
 from fedbridge.data.options import check_target_name
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.errors import DataError

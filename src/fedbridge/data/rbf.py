@@ -72,7 +72,7 @@ def rbf_task(
     for number, distance in enumerate(distances, start=1):
         rng = generator(seed, f"source {number}")
         sources[f"source {number}"] = world.moved(distance, rng).points(rng)
-    task = assemble(
+    return assemble(
         sources,
         world.points(generator(seed, "target points")),
         split_target(None, POINTS, seed, split.or_else(LABELLED), n_test=0),
@@ -82,8 +82,9 @@ def rbf_task(
         target_name=SHIFTED_TARGET,
         class_names=None,
         test=world.points(generator(seed, "test points")),
+        model=MODEL,
+        defaults=RUN_DEFAULTS,
     )
-    return replace(task, model=MODEL, defaults=dict(RUN_DEFAULTS))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from fedbridge.data.prepare import AddNoise, InTurn, PixelsToUnit
+from fedbridge.data.task import AddNoise, InTurn, PixelsToUnit
 from fedbridge.options import check_choice, check_number
 
 if TYPE_CHECKING:

@@ -130,7 +130,8 @@ def suite_task(
         domain: SiteRows(torch.from_numpy(rows[domain]), codes[domain], names_below(root, own))
         for domain, own in files.items()
     }
-    task = assemble(
+    frozen = backbone is not None
+    return assemble(
         {name: _training_rows(sites[name], seed) for name in domains if name != target_name},
         sites[target_name],
         divided,
@@ -139,14 +140,10 @@ def suite_task(
         seed=seed,
         target_name=target_name,
         class_names=classes,
-    )
-    frozen = backbone is not None
-    return replace(
-        task,
         model="linear" if frozen else suite.model,
         defaults=suite.run_defaults | (HEAD_DEFAULTS if frozen else {}),
         preprocessing=how,
-        notes=(*_differences(suite, labels), *notes, *task.notes),
+        notes=(*_differences(suite, labels), *notes),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from fedbridge.data.arrays import SiteRows, assemble
-from fedbridge.data.fitting import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.labels import show
 from fedbridge.data.options import check_target_name
+from fedbridge.data.preprocessing import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.schema import agree
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.summary import Reading, column_names, labelled_rows, summarise
@@ -88,7 +87,7 @@ def table_task(
         for site, table in labelled.items()
     }
     loose = tables[target_name].drop(labelled[target_name].index)
-    task = assemble(
+    return assemble(
         {site: rows[site] for site in rows if site != target_name},
         rows[target_name],
         divided,
@@ -100,17 +99,16 @@ def table_task(
         unlabelled=(fitted[target_name].encode(loose), loose.index.tolist())
         if len(loose)
         else None,
+        preprocessing=fitted[target_name],
+        notes=[
+            _kind_note(label_column, class_names),
+            f"learned from: {', '.join(map(repr, schema.kinds))}",
+            *_unlabelled_notes(tables, labelled, target_name),
+            *schema_notes,
+            STANDARDISED[standardise],
+            *imputation_notes(training, fitted),
+        ],
     )
-    notes = [
-        _kind_note(label_column, class_names),
-        f"learned from: {', '.join(map(repr, schema.kinds))}",
-        *_unlabelled_notes(tables, labelled, target_name),
-        *schema_notes,
-        STANDARDISED[standardise],
-        *imputation_notes(training, fitted),
-        *task.notes,
-    ]
-    return replace(task, preprocessing=fitted[target_name], notes=tuple(notes))
 
 
 def _site_tables(path: Path, site_column: str | None) -> dict[str, pd.DataFrame]:

@@ -8,7 +8,7 @@ is made: whoever holds one may rely on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,16 +43,7 @@ class Site:
     prepare: Prepare | None = None
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise ShapeError(
-                f"Expected one label per row, but site {self.name!r} has {len(self.x)} rows and "
-                f"{len(self.y)} labels."
-            )
-        if len(self.x) == 0:
-            raise DataError(
-                f"Expected every site to have rows, but site {self.name!r} has none: leave it out "
-                f"or check how its rows are selected."
-            )
+        check_lengths(len(self.x), len(self.y), self.name)
         check_finite(self.x, self.name, "features")
         check_finite(self.y, self.name, "labels")
 
@@ -232,6 +223,20 @@ class FederatedTask:
             )
 
 
+def check_lengths(n_rows: int, n_labels: int, site: str) -> None:
+    """Refuse a site without rows, or with more or fewer labels than rows."""
+    if n_rows != n_labels:
+        raise ShapeError(
+            f"Expected one label per row, but site {site!r} has {n_rows} rows and {n_labels} "
+            f"labels."
+        )
+    if n_rows == 0:
+        raise DataError(
+            f"Expected every site to have rows, but site {site!r} has none: leave it out or check "
+            f"how its rows are selected."
+        )
+
+
 def check_target_classes(target: Site, class_names: Sequence[str] | None) -> None:
     """Refuse a target whose labelled rows all have one class: it could learn nothing else."""
     if bool((target.y != target.y[0]).any()):
@@ -256,3 +261,69 @@ def check_finite(values: Tensor, site: str, what: str) -> None:
             f"Expected finite {what}, but {int(bad.sum())} of {len(values)} rows of site {site!r} "
             f"hold NaN or Inf, first row {row} (from 0): impute or remove them."
         )
+
+
+@dataclass(frozen=True)
+class PixelsToUnit:
+    """``uint8`` pixels as floats in [0, 1], batch by batch: a quarter of the memory."""
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The batch divided by 255."""
+        return x.to(torch.float32) / 255
+
+
+@dataclass(frozen=True)
+class AddNoise:
+    """Gaussian noise drawn anew at every access, without clipping, as the paper's scripts do."""
+
+    std: float
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The batch plus a fresh draw."""
+        noise = torch.randn(x.shape, generator=generator, device=generator.device)
+        return x + self.std * noise.to(x.device)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Several preparations, one after the other."""
+
+    steps: tuple[Prepare, ...]
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The batch after all steps."""
+        for step in self.steps:
+            x = step(x, generator)
+        return x
+
+
+_KINDS: dict[str, type[PixelsToUnit] | type[AddNoise]] = {
+    "pixels-to-unit": PixelsToUnit,
+    "add-noise": AddNoise,
+}
+
+
+def prepare_to_record(prepare: Prepare | None) -> list[dict[str, Any]]:
+    """A preparation as plain values, so that a site's file can name it; the way back is below."""
+    if prepare is None:
+        return []
+    if isinstance(prepare, InTurn):
+        return [record for step in prepare.steps for record in prepare_to_record(step)]
+    for name, kind in _KINDS.items():
+        if type(prepare) is kind:
+            return [{"kind": name, **vars(prepare)}]
+    raise DataError(
+        f"Expected batches to be prepared by one of {', '.join(_KINDS)}, but got "
+        f"{type(prepare).__name__}: another process cannot find it again; prepare the rows "
+        f"beforehand."
+    )
+
+
+def prepare_from_record(records: list[dict[str, Any]]) -> Prepare | None:
+    """What ``prepare_to_record`` described."""
+    steps = tuple(_KINDS[record["kind"]](*map(float, _values(record))) for record in records)
+    return InTurn(steps) if len(steps) > 1 else next(iter(steps), None)
+
+
+def _values(record: dict[str, Any]) -> list[Any]:
+    return [value for name, value in record.items() if name != "kind"]

@@ -1,31 +1,37 @@
-"""Unpacking archives from elsewhere: nothing leaves the folder, nothing grows without bounds.
+"""From archives of elsewhere to the layout of the catalogue.
 
-Stricter than the standard library's own filter for tar files, and the same for zip files: only
-plain files and folders are taken, and their bytes are written by us with plain permissions. So a
-link, a device, a path that climbs out or a bomb never reaches the disk.
+Unpacking is stricter than the standard library's own filter for tar files, and the same for zip
+files: only plain files and folders are taken, and their bytes are written by us with plain
+permissions. So a link, a device, a path that climbs out or a bomb never reaches the disk, nothing
+leaves the folder and nothing grows without bounds. Then top folders go and extras are left out.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
 
-from fedbridge.data.disk import disk_error, require_space
+from fedbridge.data.catalogue import Files, ImageTree
 from fedbridge.errors import DataError
+from fedbridge.files import disk_error, require_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from fedbridge.data.catalogue import DataSet
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 CHUNK = 1 << 20
@@ -34,6 +40,10 @@ BROKEN = (
     *(EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError),
     *(gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile),
 )
+
+DEEPEST = 3
+
+LOCATION = "location_"
 
 
 @dataclass(frozen=True)
@@ -216,3 +226,98 @@ def _too_large(archive: Path, allowed: int) -> DataError:
 
 def _refused(archive: Path, reason: str) -> DataError:
     return DataError(f"Expected {archive.name} to be an archive of plain files, but {reason}.")
+
+
+def arrange(entry: DataSet, unpacked: Path, folder: Path) -> None:
+    """Move what the data set consists of into a new folder.
+
+    Args:
+        entry: The data set.
+        unpacked: A folder with one folder per downloaded file.
+        folder: The new one.
+    """
+    folder.mkdir(parents=True)
+    if entry.arrangement == "camera-traps":
+        assert isinstance(entry.layout, ImageTree)
+        _arrange_camera_traps(entry.layout, unpacked, folder)
+    elif isinstance(entry.layout, Files):
+        for content in entry.layout.contents:
+            _move(_found(unpacked, content.path), folder / content.path)
+    elif isinstance(entry.layout, ImageTree):
+        for domain in entry.layout.domains:
+            _move(_found(unpacked, domain.name), folder / domain.name)
+        if entry.arrangement == "listed":
+            _keep_listed(unpacked, folder)
+
+
+def _found(unpacked: Path, path: str) -> Path:
+    """A file or folder by the end of its path, as near to the top as there is one."""
+    for place in _folders(unpacked, DEEPEST):
+        if (place / path).exists():
+            return place / path
+    raise DataError(f"Expected {path!r} in the downloaded files, but it is in none of them.")
+
+
+def _folders(top: Path, depth: int) -> Iterator[Path]:
+    """Folders below one, those near the top first."""
+    level = [top]
+    for _ in range(depth):
+        level = sorted(entry for folder in level for entry in folder.iterdir() if entry.is_dir())
+        yield from level
+
+
+def _move(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    source.replace(destination)
+
+
+def _keep_listed(unpacked: Path, folder: Path) -> None:
+    """Remove all images that no list names; a line is ``domain/class/image.jpg label``."""
+    lists = sorted(unpacked.glob("*/*.txt"))
+    listed = {
+        line.rpartition(" ")[0]
+        for file in lists
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+    }
+    for image in list(folder.glob("*/*/*")):
+        if image.relative_to(folder).as_posix() not in listed:
+            image.unlink()
+
+
+def _arrange_camera_traps(layout: ImageTree, unpacked: Path, folder: Path) -> None:
+    """Fill ``location_*/class/`` with the images, which lie in one heap, as annotations say.
+
+    Which locations and classes there are, and that an image with animals of two classes is in both
+    folders, is as DomainBed does it.
+    """
+    heap = {file.name: file for file in unpacked.rglob("*.jpg")}
+    homes: dict[str, set[str]] = defaultdict(set)
+    for file in sorted(unpacked.rglob("*.json")):
+        for image, home in _annotated(file, layout):
+            homes[image].add(home)
+    for image in sorted(homes.keys() & heap.keys()):
+        for home in sorted(homes[image]):
+            (folder / home).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(heap[image], folder / home / image)
+        heap[image].unlink()
+
+
+def _annotated(file: Path, layout: ImageTree) -> Iterator[tuple[str, str]]:
+    """Names of images, and the folders below ``location_*`` that they belong into."""
+    try:
+        content = json.loads(file.read_bytes())
+        classes = {row["id"]: row["name"] for row in content["categories"]}
+        images = {row["id"]: row for row in content["images"]}
+        found = []
+        for row in content["annotations"]:
+            image, own = images[row["image_id"]], classes[row["category_id"]]
+            found.append((image["file_name"], f"{LOCATION}{image['location']}", own))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"Expected {file.name} to hold annotations of camera traps, but it does not "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    domains = {domain.name for domain in layout.domains}
+    for image, domain, own in found:
+        if domain in domains and own in layout.classes:
+            yield image, f"{domain}/{own}"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from fedbridge.data.catalogue import Content, DataSet, Domain, Files, ImageTree, dataset
-from fedbridge.data.decoding import SUFFIXES
+from fedbridge.data.image_preprocessing import SUFFIXES
 from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from fedbridge.errors import OptionError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fedbridge.data.site_package import Role
     from fedbridge.engines.flower.privacy import LocalPrivacy
-    from fedbridge.site_package import Role
 
 LINK_NAME = "fedbridge"
 """What Flower's configuration calls the connection to the link."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from flwr.app import Context
 
-    from fedbridge.site_package import LocalSite, Role
+    from fedbridge.data.site_package import LocalSite, Role
 
 
 def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:

@@ -15,7 +15,7 @@ from fedbridge.options import check_number, check_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.site_package import Role
+    from fedbridge.data.site_package import Role
 
 FORMAT = 1
 PORT = 8000

@@ -11,8 +11,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedbridge.data.site_package import LocalSite, sites_of
 from fedbridge.engines.flower import FedBridgeStrategy, client_app
-from fedbridge.site_package import LocalSite, sites_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

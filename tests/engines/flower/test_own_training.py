@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedbridge as fb
+from fedbridge.data.site_package import sites_of
 from fedbridge.engines.flower import (
     FedBridgeStrategy,
     reply_to_evaluate,
@@ -18,7 +19,6 @@ from fedbridge.engines.flower import (
 )
 from fedbridge.engines.flower.layout import Layout, Skeleton
 from fedbridge.errors import OptionError, ShapeError
-from fedbridge.site_package import sites_of
 
 LR, BATCH = 0.1, 8
 

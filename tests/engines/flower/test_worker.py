@@ -10,13 +10,13 @@ from safetensors.torch import save
 from small import blobs
 
 import fedbridge as fb
+from fedbridge.data.site_package import load_site, save_site, sites_of
 from fedbridge.engines.flower.memory import Memory
 from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, jobs_to_json, read
 from fedbridge.engines.flower.worker import SiteWorker
 from fedbridge.jobs import Job, LocalPlan
 from fedbridge.objectives import Proximal
 from fedbridge.predict import load_model
-from fedbridge.site_package import load_site, save_site, sites_of
 
 ORDERS = Orders("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
 

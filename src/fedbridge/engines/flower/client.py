@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 
 from fedbridge._version import __version__
 from fedbridge.blocks import Blocks, buffer_copies, parameter_vector
+from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.memory import Memory, default_folder
 from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, read
@@ -35,7 +36,6 @@ from fedbridge.files import file_name
 from fedbridge.home import News, Work
 from fedbridge.jobs import Outcome
 from fedbridge.metrics import Evaluation, Metrics
-from fedbridge.site_package import LocalSite, load_site
 from fedbridge.sketch import Sketch
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from fedbridge.blocks import buffer_copies, parameter_vector
+from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.engines.flower.cluster.operation import Operation, Simulation
 from fedbridge.engines.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.engines.flower.privacy import epsilon, privacy_in
@@ -26,7 +27,6 @@ from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_report
 from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint
-from fedbridge.site_package import save_site, sites_of
 from fedbridge.tested import Tested, write_tested
 from fedbridge.training import Workbench
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedbridge.data.site_package import LocalSite
     from fedbridge.engines.flower.orders import Orders
     from fedbridge.metrics import Evaluation
-    from fedbridge.site_package import LocalSite
 
 FOLDER = "model"
 

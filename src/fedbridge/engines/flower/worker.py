@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fedbridge.data.site_package import LocalSite
     from fedbridge.engines.flower.memory import Memory
     from fedbridge.engines.flower.privacy import LocalPrivacy
     from fedbridge.home import Home, News, Settled
     from fedbridge.jobs import Job
     from fedbridge.metrics import Evaluation
-    from fedbridge.site_package import LocalSite
     from fedbridge.state import State
 
 log = logging.getLogger("fedbridge")

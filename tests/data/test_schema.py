@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedbridge.data.agreement import category_levels, column_kinds, common_columns, label_form
+from fedbridge.data.schema import category_levels, column_kinds, common_columns, label_form
 from fedbridge.data.summary import Reading, TableSummary, summarise
 from fedbridge.errors import DataError, DisagreementError
 

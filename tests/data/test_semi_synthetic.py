@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.data.partition import (
+from fedbridge.data.semi_synthetic import (
     deal_labels,
     equal_sizes,
     portions_by_label,
