@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.metrics import roc_auc_score
 from small import Normed, blobs, line, same_but_for_seconds, same_model
 from torch import nn
 
@@ -70,12 +71,16 @@ def test_the_model_is_the_one_that_was_measured_last():
 
 
 def test_two_classes_have_an_auc_and_values_have_a_score():
+    rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(1))
+    y = (rows[:, 0] + torch.arange(60) % 3 > 1).long()
     two = fb.FederatedTask.from_arrays(
-        sources=[(torch.randn(20, 2), torch.arange(20) % 2)],
-        target=(torch.randn(8, 2), torch.arange(8) % 2),
-        test=(torch.randn(8, 2), torch.arange(8) % 2),
+        sources=[(rows[:20], y[:20])], target=(rows[20:40], y[20:40]), test=(rows[40:], y[40:])
     )
-    assert 0 <= fb.run(two, "fedda", **QUICK).history[-1]["auc"] <= 1
+    result = fb.run(two, "fedda", **QUICK)
+    certainty = result.model(two.test.x).detach().diff(dim=1)[:, 0]
+    auc = roc_auc_score(two.test.y, certainty)
+    assert 0.5 < auc < 1
+    assert result.history[-1]["auc"] == pytest.approx(auc)
     values = fb.run(line(), "fedda", **{**QUICK, "model": "linear"})
     assert values.accuracy is None
     assert values.history[-1]["accuracy"] is None
@@ -379,7 +384,9 @@ def test_one_beta_per_source_goes_with_partial_participation():
 
 @pytest.mark.parametrize("weights", [(1, 2, 1), [1, 2, 1], torch.tensor([1, 2, 1])])
 def test_class_weights_may_be_any_list_of_numbers(weights):
-    fb.run(blobs(), "fedda", **QUICK, class_weights=weights)
+    given = fb.run(blobs(), "fedda", **QUICK, class_weights=weights).model
+    assert same_model(given, fb.run(blobs(), "fedda", **QUICK, class_weights=(1.0, 2.0, 1.0)).model)
+    assert not same_model(given, fb.run(blobs(), "fedda", **QUICK).model)
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,14 @@ class TestAuto:
         assert float(shares[2]) < 0.5 * float(shares.mean())
 
     def test_works_with_one_target_row_per_class(self):
-        task = fb.FederatedTask.from_arrays(
-            sources=[(torch.randn(20, 2), torch.arange(20) % 2)],
-            target=(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), torch.tensor([0, 1])),
-            test=(torch.randn(8, 2), torch.arange(8) % 2),
-        )
-        assert fb.run(task, "auto", **QUICK).accuracy is not None
+        corners, y = torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), torch.arange(20) % 2
+        noise = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+        rows = (corners[y] + 0.3 * noise, y)
+        task = fb.FederatedTask.from_arrays([rows], (corners, torch.arange(2)), rows)
+        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
+        assert result.history[-1]["failures"] == {}
+        assert result.summary["accuracy_last"] == 100
+        assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
 
     @pytest.mark.parametrize("policy", ["target", "keep"])
     def test_kept_buffers_are_kept_in_every_lane(self, policy):

@@ -250,5 +250,7 @@ class TestKnnPer:
 
 @pytest.mark.parametrize("name", ["ditto", "fedrep", "apfl", "knn-per", "finetune-offline"])
 def test_works_with_one_source_and_one_batch(name):
-    task = blobs(sources=1)
-    assert run(name, task, batch_size=64).accuracy is not None
+    result = run(name, blobs(sources=1), batch_size=64, rounds=10, lr=0.3)
+    assert [line["failures"] for line in result.history] == [{}] * 10
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    assert result.accuracy > 90
