@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedbridge.deploy.folders import Deployment
-from fedbridge.deploy.plan import Plan
+from fedbridge.deploy.folders import Deployment, DeploymentPlan
 from fedbridge.deploy.writing import write_deployment
 
 if TYPE_CHECKING:
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 SOURCES, TARGET = ("A", "B"), "T"
 
 
-def plan(**changes: object) -> Plan:
-    return Plan(**{"sources": SOURCES, "target": TARGET, "rounds": 2, **changes})
+def plan(**changes: object) -> DeploymentPlan:
+    return DeploymentPlan(**{"sources": SOURCES, "target": TARGET, "rounds": 2, **changes})
 
 
 def patients(site: str, **changes: object) -> pd.DataFrame:

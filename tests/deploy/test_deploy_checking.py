@@ -12,7 +12,7 @@ from links import answering
 from fedbridge.data.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
-from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.folders import DeploymentError
 from fedbridge.engines.flower import pki
 from fedbridge.engines.flower.cluster.control import Node
 from fedbridge.engines.flower.pki import (

@@ -6,7 +6,7 @@ import pytest
 from deploying import give_data
 
 from fedbridge.cli import main
-from fedbridge.commands import deploy_parts
+from fedbridge.commands import deploy
 from fedbridge.deploy import checking
 from fedbridge.deploy.folders import Deployment
 from fedbridge.engines.flower.pki import check_node_key
@@ -149,6 +149,6 @@ def test_a_site_makes_a_key_of_its_own_but_not_over_another(init, folder, capsys
 
 
 def test_without_flower_it_says_what_to_install(init, capsys, monkeypatch):
-    monkeypatch.setattr(deploy_parts, "find_spec", lambda _: None)
+    monkeypatch.setattr(deploy, "find_spec", lambda _: None)
     assert init() == 2
     assert 'pip install "fedbridge[flower]"' in capsys.readouterr().err

@@ -8,7 +8,7 @@ from deploying import give_data, patients
 from fedbridge.data.csv_site import describe_csv
 from fedbridge.data.schema import agree
 from fedbridge.deploy.description import describe_site, read_description
-from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.folders import DeploymentError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from flwr.app import Context, RecordDict
 
 from fedbridge.data.load import load_task
 from fedbridge.deploy.checking import check
+from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.loading import csv_sites
-from fedbridge.deploy.plan import DeploymentError
 from fedbridge.errors import DataError
 
 

@@ -6,7 +6,7 @@ import pytest
 from deploying import plan
 
 from fedbridge.data.summary import Reading
-from fedbridge.deploy.plan import DeploymentError, Plan
+from fedbridge.deploy.folders import DeploymentError, DeploymentPlan
 from fedbridge.errors import OptionError
 
 
@@ -17,8 +17,8 @@ def test_a_plan_survives_its_file():
         n_target=20,
         options={"lr": 0.05},
     )
-    assert Plan.from_json(full.to_json()) == full
-    assert Plan.from_json(plan().to_json()) == plan()
+    assert DeploymentPlan.from_json(full.to_json()) == full
+    assert DeploymentPlan.from_json(plan().to_json()) == plan()
 
 
 def test_roles_sites_and_address_follow_from_it():
@@ -59,10 +59,10 @@ def test_what_cannot_be_is_refused(changes, message):
 def test_a_damaged_plan_is_refused(change):
     content = json.loads(plan().to_json()) | change
     with pytest.raises(DeploymentError, match="Expected the plan"):
-        Plan.from_json(json.dumps(content))
+        DeploymentPlan.from_json(json.dumps(content))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{"])
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(DeploymentError, match="Expected the plan"):
-        Plan.from_json(text)
+        DeploymentPlan.from_json(text)

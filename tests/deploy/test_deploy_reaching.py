@@ -3,7 +3,7 @@
 import pytest
 from links import answering
 
-from fedbridge.deploy.reaching import LinkError, reach_link, split_address
+from fedbridge.deploy.checking import LinkError, reach_link, split_address
 from fedbridge.engines.flower.pki import make_certificates
 
 

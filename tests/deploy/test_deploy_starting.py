@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbridge.deploy.starting import run_until_stopped, shown
+from fedbridge.deploy.running import run_until_stopped, shown
 
 WORDS = "import os; print('hello', os.environ['FLWR_HOME'], flush=True); raise SystemExit(3)"
 CHILD = """

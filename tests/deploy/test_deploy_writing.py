@@ -14,8 +14,7 @@ from flwr.cli.build import build_fab_from_disk
 from fedbridge.cli import build_parser
 from fedbridge.data.summary import Reading
 from fedbridge.deploy import writing
-from fedbridge.deploy.folders import Deployment
-from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.folders import Deployment, DeploymentError
 from fedbridge.deploy.writing import write_deployment
 from fedbridge.engines.flower.pki import check_certificates, check_node_key, read_public_key
 from fedbridge.engines.flower.server import strategy_of

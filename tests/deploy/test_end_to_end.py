@@ -11,8 +11,8 @@ from deploying import give_data, patients
 
 import fedbridge as fb
 from fedbridge.cli import main
+from fedbridge.deploy.checking import LinkError, reach_link
 from fedbridge.deploy.folders import Deployment
-from fedbridge.deploy.reaching import LinkError, reach_link
 from fedbridge.engines.flower.cluster.programs import SupervisedProcesses, free_ports
 
 pytestmark = [

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
+import ssl
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedbridge.data.schema import agree
-from fedbridge.deploy.description import describe_site, read_description
-from fedbridge.deploy.findings import Finding, Report, looked_at
-from fedbridge.deploy.folders import Deployment, SiteFolder
-from fedbridge.deploy.plan import DeploymentError
-from fedbridge.deploy.reaching import reach_link
-from fedbridge.deploy.versions import differences, own_versions
+from fedbridge.deploy.description import describe_site, differences, own_versions, read_description
+from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
 from fedbridge.engines.flower.cluster.control import Control
 from fedbridge.engines.flower.pki import (
     check_authority,
@@ -28,13 +28,54 @@ from fedbridge.errors import DataError, FedbridgeError
 from fedbridge.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fedbridge.deploy.description import Description
-    from fedbridge.deploy.folders import SiteSettings
-    from fedbridge.deploy.plan import Plan
+    from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
 
+FindingState = Literal["ok", "note", "problem"]
 SOON = timedelta(days=30)
+PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: The thing.
+        state: How it is.
+        said: What was found; a problem says what to do as well.
+    """
+
+    what: str
+    state: FindingState
+    said: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of a check, in order."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return all(finding.state != "problem" for finding in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
+
+
+def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Finding]:
+    """Look at one thing: what it says, its own findings, or the problem that it raises."""
+    try:
+        said = look()
+    except (FedbridgeError, OSError) as error:
+        return [Finding(what, "problem", str(error))]
+    return [Finding(what, "ok", said)] if isinstance(said, str) else list(said)
 
 
 def check(folder: Path, *, counts: bool = True) -> Report:
@@ -139,7 +180,7 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
         yield from looked_at("registration", lambda: _registered(deployment, plan))
 
 
-def _certificates(deployment: Deployment, plan: Plan) -> list[Finding]:
+def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     check_certificates(deployment.coordinator, plan.host)
     server = read_certificate(deployment.certificates.server)
     return [
@@ -192,7 +233,7 @@ def _told(deployment: Deployment, name: str, described: dict[str, Description]) 
 
 
 def _agreement(
-    deployment: Deployment, plan: Plan, described: dict[str, Description]
+    deployment: Deployment, plan: DeploymentPlan, described: dict[str, Description]
 ) -> list[Finding]:
     """With every site's word, the schema; it goes into the app that all nodes receive."""
     silent = [name for name in plan.sites if name not in described]
@@ -209,7 +250,7 @@ def _agreement(
     return [Finding("agreement", "ok", said), *(Finding("agreement", "note", n) for n in notes)]
 
 
-def _registered(deployment: Deployment, plan: Plan) -> list[Finding]:
+def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     with Control(plan.address, deployment.certificates.ca) as control:
         nodes = {node.public_key: node for node in control.nodes()}
     found = []
@@ -225,3 +266,54 @@ def _registered(deployment: Deployment, plan: Plan) -> list[Finding]:
         else:
             found.append(Finding(what, "ok", "registered and online"))
     return found
+
+
+class LinkError(FedbridgeError):
+    """The link cannot be reached, or is not the one that it should be."""
+
+
+def reach_link(address: str, ca: Path, patience: float = PATIENCE) -> None:
+    """Raise unless the link at ``host:port`` answers and its certificate is signed by ``ca``."""
+    host, port = split_address(address)
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+        line = http.client.HTTPSConnection(host, port, timeout=patience, context=context)
+        try:
+            line.request("GET", "/health")
+            status = line.getresponse().status
+        finally:
+            line.close()
+    except ssl.SSLCertVerificationError as error:
+        raise LinkError(
+            f"Expected the link at {address} to have a certificate for {host} signed by "
+            f"{ca.name}, but {error.verify_message.rstrip('.')}: compare ca.crt with the "
+            f"coordinator's, or let the coordinator renew the certificate for this name."
+        ) from error
+    except ssl.SSLError as error:
+        raise LinkError(
+            f"Expected the link at {address} to speak TLS, but got: {error.reason or error}; is "
+            f"another program on this port, or is the link insecure?"
+        ) from error
+    except socket.gaierror as error:
+        raise LinkError(
+            f"Expected to find the host {host!r}, but its name cannot be resolved: correct it, "
+            f"or use the IP address."
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise LinkError(
+            f"Expected a link at {address}, but got: {error or type(error).__name__}; start it "
+            f"with `fedbridge deploy link`, and let firewalls pass this port."
+        ) from error
+    if status != http.HTTPStatus.OK:
+        raise LinkError(
+            f"Expected Flower's link at {address}, but its health page answered {status}: is "
+            f"another program on this port?"
+        )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 address stands in brackets."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise LinkError(f"Expected the link's address as host:port, but got {address!r}.")
+    return host.strip("[]"), int(port)

@@ -1,15 +1,19 @@
-"""The file that a site hands to the coordinator: what its data are like, and no row of them."""
+"""The file that a site hands to the coordinator: what its data are like, and no row of them.
+
+It also says which versions the site runs: what differs a little can fail late or change results.
+"""
 
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, get_args
 
 from fedbridge.data.csv_site import describe_csv
 from fedbridge.data.summary import ColumnSummary, Kind, Reading, TableSummary
-from fedbridge.deploy.plan import DeploymentError
-from fedbridge.deploy.versions import own_versions
+from fedbridge.deploy.folders import DeploymentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +24,27 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGEST_FILE = 2**22
 LONGEST_TEXT = 1000
+PACKAGES = ("fedbridge", "flwr", "torch")
+
+
+def own_versions() -> dict[str, str]:
+    """What runs here: Python to the minor version, packages without the build's label."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package).partition("+")[0]
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """What another machine has otherwise, such as ``flwr 1.42.0 (here 1.41.0)``."""
+    return [
+        f"{name} {there.get(name, 'unknown')} (here {own})"
+        for name, own in here.items()
+        if there.get(name) != own
+    ]
 
 
 @dataclass(frozen=True)

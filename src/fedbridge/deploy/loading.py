@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from fedbridge.data.csv_site import load_csv_site
 from fedbridge.data.schema import Schema
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
-from fedbridge.deploy.plan import DeploymentError
+from fedbridge.deploy.folders import DeploymentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

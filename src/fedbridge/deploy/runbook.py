@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge._version import __version__
-from fedbridge.deploy.folders import LINK_NAME, SiteFolder, SiteSettings
-from fedbridge.deploy.plan import NODE_PORT
-from fedbridge.deploy.starting import (
+from fedbridge.deploy.folders import LINK_NAME, NODE_PORT, SiteFolder, SiteSettings
+from fedbridge.deploy.running import (
     register_command,
     run_command,
     settings_for,
@@ -19,18 +18,17 @@ from fedbridge.deploy.starting import (
 )
 
 if TYPE_CHECKING:
-    from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.plan import Plan
+    from fedbridge.deploy.folders import Deployment, DeploymentPlan
 
 
-def runbook(deployment: Deployment, plan: Plan) -> str:
+def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
     """The text of ``RUNBOOK.md``."""
     parts = [_head(plan), _coordinator(deployment, plan)]
     parts += [_site(plan, name, NODE_PORT + k) for k, name in enumerate(plan.sites)]
     return "\n".join([*parts, _later(deployment, plan)])
 
 
-def _head(plan: Plan) -> str:
+def _head(plan: DeploymentPlan) -> str:
     sources = ", ".join(plan.sources)
     return f"""\
 # Runbook: {sources} help {plan.target}
@@ -50,7 +48,7 @@ to start a run, which is a program that runs at the coordinator and at every sit
 """
 
 
-def _coordinator(deployment: Deployment, plan: Plan) -> str:
+def _coordinator(deployment: Deployment, plan: DeploymentPlan) -> str:
     folder = shlex.quote(str(deployment.folder))
     registered = "\n".join(shlex.join(register_command(deployment, site)) for site in plan.sites)
     return f"""\
@@ -111,7 +109,7 @@ def _coordinator(deployment: Deployment, plan: Plan) -> str:
 """
 
 
-def _site(plan: Plan, name: str, port: int) -> str:
+def _site(plan: DeploymentPlan, name: str, port: int) -> str:
     here = SiteFolder(Path())
     settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
     environment = "\n".join(
@@ -153,7 +151,7 @@ In the folder that the coordinator handed out:
 """
 
 
-def _later(deployment: Deployment, plan: Plan) -> str:
+def _later(deployment: Deployment, plan: DeploymentPlan) -> str:
     folder = shlex.quote(str(deployment.folder))
     home = shlex.quote(str(deployment.flower_home))
     return f"""\

@@ -1,16 +1,17 @@
-"""Writes a deployment's folder, whole or not at all, and never over another."""
+"""Writes a deployment's folder with its Flower app: whole or not at all, never over another."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from typing import TYPE_CHECKING
 
-from fedbridge.deploy.app_files import app_files
-from fedbridge.deploy.folders import Deployment, site_settings_text
-from fedbridge.deploy.plan import NODE_PORT, DeploymentError
+from fedbridge.deploy.folders import NODE_PORT, Deployment, DeploymentError, site_settings_text
 from fedbridge.deploy.runbook import runbook
-from fedbridge.deploy.starting import flower_config
+from fedbridge.deploy.running import flower_config
+from fedbridge.engines.flower import server
+from fedbridge.engines.flower.options import NetworkOptions
 from fedbridge.engines.flower.pki import VALID_DAYS, make_certificates, make_node_key
 from fedbridge.files import storage_error, write_atomically
 
@@ -18,20 +19,63 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fedbridge.deploy.plan import Plan
+    from fedbridge.deploy.folders import DeploymentPlan
+    from fedbridge.engines.flower.options import ConfigValue
 
 OWNER_ONLY = 0o700
 KEPT_OUT_OF_GIT = (
     "# Keys, certificates and data have no place in a repository.\n/coordinator/\n/sites/\n"
 )
+CLIENT_APP = '''\
+"""What runs at every site: it reads the site's own CSV by the schema that the sites agreed on."""
+
+from pathlib import Path
+
+from fedbridge.deploy.loading import csv_sites
+from fedbridge.engines.flower import client_app
+
+app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
+'''
 
 
-def link_hosts(plan: Plan) -> Sequence[str]:
+def app_files(plan: DeploymentPlan) -> dict[str, str]:
+    """The files of the app by their paths."""
+    readme = (
+        f"# A federation for {plan.target}\n\nWritten by `fedbridge deploy init`. "
+        f"What to do with it is in the RUNBOOK.md beside this folder.\n"
+    )
+    description = f"A federation of {len(plan.sources)} sources for {plan.target}"
+    files = server.app_files(run_config(plan), description=description, client=CLIENT_APP)
+    return {**files, "README.md": readme}
+
+
+def run_config(plan: DeploymentPlan) -> dict[str, ConfigValue]:
+    """The settings of the run, as the app's modules read them; empty text says nothing.
+
+    A run can set anew only what is here, so all that there is stands here.
+    """
+    return {
+        "method": plan.method,
+        "rounds": plan.rounds,
+        "seed": plan.seed,
+        "target": plan.target,
+        "sites": ",".join(plan.sources),
+        "model": plan.model,
+        "n-target": plan.n_target or 0,
+        "test-fraction": plan.test_fraction,
+        "options": json.dumps(dict(plan.options)),
+        "out": "",
+        "secure": True,
+        **NetworkOptions().config(),
+    }
+
+
+def link_hosts(plan: DeploymentPlan) -> Sequence[str]:
     """The names that the link's certificate is for; its own processes call it by the last ones."""
     return tuple(dict.fromkeys((plan.host, "localhost", "127.0.0.1")))
 
 
-def write_deployment(plan: Plan, folder: Path, days: float = VALID_DAYS) -> bool:
+def write_deployment(plan: DeploymentPlan, folder: Path, days: float = VALID_DAYS) -> bool:
     """Write everything; False when it is there already, for the same plan.
 
     Args:
@@ -54,7 +98,7 @@ def write_deployment(plan: Plan, folder: Path, days: float = VALID_DAYS) -> bool
     return True
 
 
-def _write(plan: Plan, here: Deployment, final: Deployment, days: float) -> None:
+def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: float) -> None:
     for folder in (here.folder, here.coordinator, here.flower_home):
         folder.mkdir(parents=True, mode=OWNER_ONLY)
     files = make_certificates(here.coordinator, link_hosts(plan), days)
@@ -72,7 +116,7 @@ def _write(plan: Plan, here: Deployment, final: Deployment, days: float) -> None
     write_atomically(here.plan_file, plan.to_json())
 
 
-def _check_same(there: Deployment, plan: Plan) -> None:
+def _check_same(there: Deployment, plan: DeploymentPlan) -> None:
     """Refuse to touch what is there, unless it is the same deployment."""
     if not there.plan_file.exists():
         raise DeploymentError(
