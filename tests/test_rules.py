@@ -22,10 +22,12 @@ from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.rules import (
     CoordinateRule,
     Rule,
+    comparators,
     fedda_auto,
     fedda_joint,
     fedgp_auto,
     fedgp_joint,
+    sorted_rows,
     zeno,
 )
 from fedbridge.theory import Problem, estimated_delta, mix_delta
@@ -647,3 +649,21 @@ def test_a_new_rule_is_registered_by_a_decorator(monkeypatch):
 @pytest.mark.parametrize("name", RULES)
 def test_the_function_of_a_rule_stands_for_the_rule(name):
     assert fb.rules.resolve(fb.rules.get(name).function) is fb.rules.get(name)
+
+
+class TestSortingNetwork:
+    """Sorting networks sort, whatever the number of vectors."""
+
+    @pytest.mark.parametrize("count", [*range(1, 18), 31, 50])
+    def test_every_column_is_sorted(self, count):
+        matrix = torch.randn(count, 200, generator=torch.Generator().manual_seed(count))
+        assert torch.equal(torch.stack(sorted_rows(matrix)), matrix.sort(dim=0).values)
+
+    @pytest.mark.parametrize("count", range(1, 11))
+    def test_a_network_that_sorts_zeros_and_ones_sorts_everything(self, count):
+        """The zero-one principle: all 2^n lists of zeros and ones are proof enough."""
+        matrix = torch.tensor([[int(bit) for bit in f"{n:0{count}b}"] for n in range(2**count)]).T
+        assert torch.equal(torch.stack(sorted_rows(matrix)), matrix.sort(dim=0).values)
+
+    def test_nothing_to_compare_for_one_vector(self):
+        assert list(comparators(1)) == list(comparators(0)) == []

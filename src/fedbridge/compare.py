@@ -23,7 +23,7 @@ from fedbridge.comparison_folder import ComparisonFolder
 from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json
-from fedbridge.methods.matched import FIXED_BETA
+from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.needs import UnmetNeedError
 from fedbridge.options import check_known, check_whole
 from fedbridge.processes import Event, Tell, core_count, work_in_processes

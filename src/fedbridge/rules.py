@@ -23,7 +23,7 @@ A new rule is a function of about ten lines with ``@rule("name")``; ``docs/new-r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -34,7 +34,6 @@ from fedbridge.cone import RIDGE, nearest_in_cone, nearest_in_hull
 from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.geometry import Geometry, divide
 from fedbridge.options import check_choice, check_number
-from fedbridge.ordering import sorted_rows
 from fedbridge.rulebook import (
     AnyRule,
     CoordinateRule,
@@ -290,6 +289,34 @@ def zeno(geometry: Geometry, *, rho: float = 0.005, drop: float = 1) -> Mix:
     places = geometry.n_sources - _dropped(drop, geometry.n_sources)
     shares = geometry.weights * _places(score, rounding, places)
     return _constant_mix(geometry, 0.0, divide(shares, shares.sum()))
+
+
+def sorted_rows(matrix: Tensor) -> list[Tensor]:
+    """The rows of a matrix (without NaN) with every column sorted: the smallest entries first.
+
+    ``torch.sort`` along a short axis handles one tiny list after the other. A sorting network does
+    the same comparisons for all entries at once, each a pair of vector operations: about twenty
+    times faster for ten vectors.
+    """
+    rows = list(matrix)
+    for low, high in comparators(len(rows)):
+        first, second = rows[low], rows[high]
+        rows[low], rows[high] = torch.minimum(first, second), torch.maximum(first, second)
+    return rows
+
+
+def comparators(count: int) -> Iterator[tuple[int, int]]:
+    """Pairs to compare and swap, in order, that sort any list: Batcher's merge exchange network."""
+    largest = 1 << max(count - 1, 0).bit_length() >> 1
+    stride = largest
+    while stride:
+        reach, rest, apart = largest, 0, stride
+        while True:
+            yield from ((i, i + apart) for i in range(count - apart) if i & stride == rest)
+            if reach == stride:
+                break
+            apart, reach, rest = reach - stride, reach >> 1, stride
+        stride >>= 1
 
 
 def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:

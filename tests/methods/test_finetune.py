@@ -8,7 +8,7 @@ import fedbridge as fb
 from fedbridge.data.task import Site
 from fedbridge.extra_sites import rows_besides
 from fedbridge.methods.base import Record
-from fedbridge.methods.finetune_cv import Choice, interpolated
+from fedbridge.methods.finetune import Choice, interpolated
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 import fedbridge as fb
 from fedbridge.errors import OptionError
 from fedbridge.methods.coral import Aligned, moments_apart
-from fedbridge.methods.erm import MeanLoss
+from fedbridge.methods.generalisation import MeanLoss, pooled_plan
 from fedbridge.methods.group_dro import WorstGroup
 from fedbridge.methods.irm import Invariant, squared_slope
 from fedbridge.methods.mixup import Mixed, draw_shares, partners
@@ -111,7 +111,7 @@ class TestAll:
             test=(torch.randn(4, 2), torch.arange(4) % 2),
         )
         fed = federation(task, epochs=3)
-        assert method("erm", fed)._plan(1, [1, 2]).steps == 3 * (41 // 8)
+        assert pooled_plan(fed, 1, [1, 2]).steps == 3 * (41 // 8)
 
     def test_balances_classes_over_the_pool(self):
         task = fb.FederatedTask.from_arrays(
@@ -119,7 +119,7 @@ class TestAll:
             target=(torch.randn(2, 2), torch.tensor([0, 1])),
             test=(torch.randn(2, 2), torch.tensor([0, 1])),
         )
-        plan = method("erm", federation(task, class_weights="balanced"))._plan(1, [1, 2])
+        plan = pooled_plan(federation(task, class_weights="balanced"), 1, [1, 2])
         assert plan.class_weights == pytest.approx((12 / (2 * 8), 12 / (2 * 4)))
 
     def test_names_who_is_missing_and_stays_when_all_are(self):

@@ -9,8 +9,8 @@ from torch import nn
 
 import fedbridge as fb
 from fedbridge.errors import OptionError
-from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.mme import TEMPERATURE, CosineModel, MinimaxEntropy
+from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import build_model, head_stretches
 from fedbridge.needs import Need, UnmetNeedError
 from fedbridge.stretches import complement

@@ -26,6 +26,7 @@ from fedbridge.advice.verdict import Losses
 from fedbridge.aggregate import apply_by_entries
 from fedbridge.errors import DataError
 from fedbridge.jobs import TARGET
+from fedbridge.methods.base import train_each
 from fedbridge.methods.held_out import FOLDS, TEMPERATURES, deal_folds, labelled_rows, without
 from fedbridge.rules import CoordinateRule, get, names
 from fedbridge.training import one_thread
@@ -253,11 +254,7 @@ def _trained(
             federation.job(number, TARGET, state, slot=slot, rows=own, purpose=TRIAL_PURPOSE)
             for slot, (state, own) in enumerate(zip(found, rows, strict=True))
         ]
-        outcomes, changes = federation.do(jobs, found)
-        found = [
-            state if outcome.failure else federation.trained(state, change.clone(), outcome)
-            for state, outcome, change in zip(found, outcomes, changes, strict=True)
-        ]
+        found, _ = train_each(federation, jobs, found)
     return found
 
 

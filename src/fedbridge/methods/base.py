@@ -6,19 +6,23 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor
+
 from fedbridge.blocks import load_buffers, load_parameter_vector, parameter_vector
+from fedbridge.jobs import TARGET
+from fedbridge.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation import Federation
     from fedbridge.home import Home
+    from fedbridge.jobs import Job, Outcome
     from fedbridge.metrics import Evaluation
     from fedbridge.needs import Need
-    from fedbridge.state import State
 
 INNER = "model."
 """How the names of the model's own tensors begin in a composed module."""
@@ -56,20 +60,23 @@ class Record:
 
 
 class Method(ABC):
-    """Plays one round at a time; everything it must remember is in ``memory`` and ``facts``.
+    """Runs one round at a time; everything it must remember is in ``memory`` and ``facts``.
 
     Subclasses keep state nowhere else, so that a run can be stopped after any round and go on
-    elsewhere to the same bits.
+    elsewhere to the same bits. It is enough to name the attributes in ``remembers``: models and
+    tensors go to ``memory``, plain values to ``facts``.
 
     Attributes:
         options: what the method takes besides the options of every run.
         needs: what it needs beyond updates; an unmet need is an error before anything runs.
+        remembers: attributes that rounds change, besides ``state``.
         travels: whether it works when sites are elsewhere: no personal model of a source, and no
             row of anybody, may be needed at the coordinator.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[Need, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
     travels: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
@@ -123,8 +130,11 @@ class Method(ABC):
         return 1, self.federation.n_sources + 1
 
     def begin(self, state: State) -> None:
-        """Start from a model: the initial one, or the one after the warm-up."""
+        """Start, with every model, from the initial one or the one after the warm-up."""
         self.state = state
+        for name, value in self._kept().items():
+            if isinstance(value, State):
+                setattr(self, name, state)
 
     @abstractmethod
     def play(self, round: int) -> Record:
@@ -132,14 +142,52 @@ class Method(ABC):
 
     def memory(self) -> dict[str, Tensor]:
         """Tensors to remember between rounds, besides the model."""
-        return {}
+        kept: dict[str, Tensor] = {}
+        for name, value in self._kept().items():
+            if isinstance(value, State):
+                kept |= value.tensors(f"{name}.")
+            elif isinstance(value, Tensor):
+                kept[name] = value
+        return kept
 
     def facts(self) -> dict[str, Any]:
         """Plain values to remember between rounds."""
-        return {}
+        remembered = self._kept()
+        return {k: v for k, v in remembered.items() if not isinstance(v, State | Tensor)}
 
     def remember(
         self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Go on from what ``state``, ``memory`` and ``facts`` held after some round."""
         self.state = state
+        for name, value in self._kept().items():
+            if isinstance(value, State):
+                setattr(self, name, State.of_tensors(memory, f"{name}."))
+            else:
+                setattr(self, name, (memory if isinstance(value, Tensor) else facts)[name])
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def train_target(
+        self, round: int, job: Job, start: State, record: Record
+    ) -> tuple[State | None, Outcome]:
+        """The target's model after one job from ``start``; None, and a failure, if it was lost."""
+        federation = self.federation
+        (outcome,), rows = federation.do([job], [start])
+        record.failures |= federation.failures(round, [TARGET], [outcome])
+        if outcome.failure is not None:
+            return None, outcome
+        return federation.trained(start, rows[0], outcome), outcome
+
+
+def train_each(
+    federation: Federation, jobs: Sequence[Job], states: Sequence[State]
+) -> tuple[list[State], list[Outcome]]:
+    """Every model after the job of its slot; one whose job failed stays as it was."""
+    outcomes, rows = federation.do(jobs, states)
+    after = [
+        state if outcome.failure else federation.trained(state, change, outcome)
+        for state, outcome, change in zip(states, outcomes, rows, strict=True)
+    ]
+    return after, outcomes

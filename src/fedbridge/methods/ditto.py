@@ -17,8 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Record
-from fedbridge.methods.personal import PersonalMethod
+from fedbridge.methods.base import Method, Record
 from fedbridge.objectives import Proximal
 from fedbridge.options import check_number
 
@@ -30,13 +29,15 @@ if TYPE_CHECKING:
 PENALTY = 1.0
 
 
-class Ditto(PersonalMethod):
+class Ditto(Method):
     """A personal model of the target, pulled towards FedAvg's with strength ``penalty`` (1)."""
 
     options: ClassVar[tuple[str, ...]] = ("penalty",)
+    remembers: ClassVar[tuple[str, ...]] = ("shared",)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
+        self.shared = federation.initial
         self.penalty = check_number("penalty", options.get("penalty", PENALTY), least=0)
 
     def room(self) -> tuple[int, int]:

@@ -51,9 +51,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbridge.blocks import load_parameter_vector, parameter_vector
-from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.ruled import listed
-from fedbridge.methods.unsupervised import UnsupervisedMethod
+from fedbridge.methods.unsupervised import UnsupervisedMethod, entropy, reverse_gradient
 from fedbridge.models import SplitModel, split_model, try_out
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record
+from fedbridge.methods.base import Method, Record, train_each
 from fedbridge.models import head_stretches
 from fedbridge.needs import Need
 from fedbridge.options import check_whole
@@ -50,6 +50,7 @@ class FedRep(Method):
 
     options: ClassVar[tuple[str, ...]] = ("head_epochs",)
     needs: ClassVar[tuple[Need, ...]] = (Need.FEATURES,)
+    remembers: ClassVar[tuple[str, ...]] = ("heads",)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
@@ -91,17 +92,6 @@ class FedRep(Method):
             record.notes.append("the target is missing: its head stays as it was")
         return record
 
-    def memory(self) -> dict[str, Tensor]:
-        """The heads of all clients."""
-        return {"heads": self.heads}
-
-    def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
-    ) -> None:
-        """Give the clients their heads back."""
-        super().remember(state, memory, facts)
-        self.heads = memory["heads"]
-
     def _everyone(self, state: State) -> Tensor:
         """(N+1, h) the same head for every client."""
         return entries(state.parameters, self.head).repeat(self.federation.n_sources + 1, 1)
@@ -116,17 +106,12 @@ class FedRep(Method):
         self, round: int, clients: list[int], states: list[State], moves: Stretches, record: Record
     ) -> tuple[list[State], list[Outcome]]:
         """All clients train one part of their models; those that fail stay where they were."""
-        federation = self.federation
         jobs = [
             self._job(round, client, state, slot, moves)
             for slot, (client, state) in enumerate(zip(clients, states, strict=True))
         ]
-        outcomes, rows = federation.do(jobs, states)
-        record.failures |= federation.failures(round, clients, outcomes)
-        after = [
-            state if outcome.failure else federation.trained(state, change, outcome)
-            for state, outcome, change in zip(states, outcomes, rows, strict=False)
-        ]
+        after, outcomes = train_each(self.federation, jobs, states)
+        record.failures |= self.federation.failures(round, clients, outcomes)
         return after, outcomes
 
     def _job(self, round: int, client: int, state: State, slot: int, moves: Stretches) -> Job:

@@ -9,13 +9,21 @@ one, and no bytes are counted for them. The target trains nothing and its labels
 
 A round takes as many steps as FedAvg's largest source takes; smaller sources go through their
 rows again. Every source counts the same, whatever its number of rows, as in ``source-only``.
+
+The plainest is here as well: ``erm``, empirical risk minimisation, one model for the mean loss
+``1/N Σ_i ℓ_i`` of the sources. DomainBed found it hard to beat, which makes it the first baseline.
+With one source it is ``source-only``, to the bit for a model without buffers (whose buffers are the
+target's there, the pool's here). With several it differs: ``source-only`` averages models that were
+trained apart, this trains one on the pool.
+
+Vapnik: Statistical Learning Theory, Wiley 1998.
 """
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -23,6 +31,7 @@ from torch import Tensor
 
 from fedbridge.methods.base import Method, Record
 from fedbridge.needs import Need
+from fedbridge.objectives import Objective
 from fedbridge.state import Gathered
 
 if TYPE_CHECKING:
@@ -30,8 +39,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedbridge.federation import Federation
     from fedbridge.jobs import LocalPlan, Outcome
-    from fedbridge.objectives import Batch, Desk, Objective
+    from fedbridge.objectives import Batch, Desk
 
 
 class Generalisation(Method):
@@ -64,7 +74,7 @@ class Generalisation(Method):
             round,
             first,
             self.state,
-            plan=self._plan(round, present),
+            plan=pooled_plan(federation, round, present),
             objective=self.objective(round, present),
             beside=tuple(others),
         )
@@ -82,11 +92,13 @@ class Generalisation(Method):
         self.state = federation.averaged(self.state, pooled)
         return record
 
-    def _plan(self, round: int, present: list[int]) -> LocalPlan:
-        federation = self.federation
-        plan = federation.plan(present[0], round, beside=present[1:])
-        largest = max(len(federation.bench.sites[client]) for client in present)
-        return replace(plan, steps=plan.total_steps(largest))
+
+def pooled_plan(federation: Federation, round: int, sources: list[int], *others: int) -> LocalPlan:
+    """How a pool trains: as the first source does, in as many steps as the largest takes."""
+    first, *rest = sources
+    plan = federation.plan(first, round, beside=[*rest, *others])
+    largest = max(len(federation.bench.sites[client]) for client in sources)
+    return replace(plan, steps=plan.total_steps(largest))
 
 
 def batches_of(desk: Desk) -> tuple[Batch, ...]:
@@ -104,3 +116,21 @@ def losses_of(desk: Desk, outputs: Sequence[Tensor]) -> Tensor:
     """(N,) the loss of every source, given its outputs."""
     pairs = zip(outputs, batches_of(desk), strict=True)
     return torch.stack([desk.loss_of(answer, batch.y) for answer, batch in pairs])
+
+
+@dataclass(frozen=True)
+class MeanLoss(Objective):
+    """``1/N Σ_i ℓ_i``."""
+
+    def __call__(self, desk: Desk) -> Tensor:
+        """The mean over sources of the loss on a batch of each."""
+        outputs = together(desk.module, [batch.x for batch in batches_of(desk)])
+        return losses_of(desk, outputs).mean()
+
+
+class ERM(Generalisation):
+    """Pooled sources, mean loss: the baseline of domain generalisation."""
+
+    def objective(self, round: int, present: list[int]) -> Objective:
+        """The same in every round."""
+        return MeanLoss()

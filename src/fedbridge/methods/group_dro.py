@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fedbridge.federation import Federation
     from fedbridge.jobs import Outcome
     from fedbridge.objectives import Desk
-    from fedbridge.state import State
 
 STEP_SIZE = 0.01
 LOG_SHARES = "log_shares"
@@ -65,6 +64,7 @@ class GroupDRO(Generalisation):
     """Pooled sources, worst source first: shares follow the losses, ``step_size`` 0.01."""
 
     options: ClassVar[tuple[str, ...]] = ("step_size",)
+    remembers: ClassVar[tuple[str, ...]] = ("log_shares",)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
@@ -81,17 +81,6 @@ class GroupDRO(Generalisation):
         self.log_shares = self.log_shares.clone()
         self.log_shares[places] = self.log_shares[places].logsumexp(0) + found
         return found.exp()
-
-    def memory(self) -> dict[str, Tensor]:
-        """The shares."""
-        return {LOG_SHARES: self.log_shares}
-
-    def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
-    ) -> None:
-        """Take the shares up again."""
-        super().remember(state, memory, facts)
-        self.log_shares = memory[LOG_SHARES]
 
 
 def _places(clients: list[int]) -> Tensor:

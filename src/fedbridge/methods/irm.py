@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fedbridge.federation import Federation
     from fedbridge.jobs import Outcome
     from fedbridge.objectives import Desk
-    from fedbridge.state import State
 
 PENALTY = 100.0
 ANNEAL = 500
@@ -80,6 +79,7 @@ class IRM(Generalisation):
     """Pooled sources, invariant risk: ``penalty`` 100 after ``anneal`` 500 steps."""
 
     options: ClassVar[tuple[str, ...]] = ("penalty", "anneal")
+    remembers: ClassVar[tuple[str, ...]] = ("steps",)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
@@ -96,14 +96,3 @@ class IRM(Generalisation):
         """Count the steps."""
         self.steps += outcome.steps
         return super().heed(outcome, present)
-
-    def facts(self) -> dict[str, Any]:
-        """The steps taken."""
-        return {"steps": self.steps}
-
-    def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
-    ) -> None:
-        """Take the count up again."""
-        super().remember(state, memory, facts)
-        self.steps = int(facts["steps"])

@@ -167,15 +167,12 @@ class KD3A(UnsupervisedMethod):
             consensus = knowledge_vote(answers, gate)
             focus = consensus_focus(answers, gate)
         record.extra = {"gate": gate, "consensus": consensus.share}
-        (outcome,), rows = federation.do(
-            [self._lesson(round, consensus, len(models))], [self.state]
-        )
+        lesson = self._lesson(round, consensus, len(models))
+        own, outcome = self.train_target(round, lesson, self.state, record)
         record.seconds_train += outcome.seconds
-        record.failures |= federation.failures(round, [TARGET], [outcome])
-        if outcome.failure is not None:
+        if own is None:
             record.notes.append("the target was lost: the model stays as it was")
             return
-        own = federation.trained(self.state, rows[0], outcome)
         target_share, shares = self._shares(trained.source_indices, focus, record)
         record.beta = listed(shares, trained.source_indices, federation.n_sources)
         self.mix([own, *models], [target_share, *shares.tolist()])

@@ -26,7 +26,7 @@ ICCV 2019.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbridge.jobs import TARGET
-from fedbridge.methods.adversarial import entropy, reverse_gradient
 from fedbridge.methods.base import Method, Record
-from fedbridge.methods.generalisation import together
+from fedbridge.methods.generalisation import pooled_plan, together
+from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import split_model
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
@@ -145,13 +145,13 @@ class MME(Method):
             lacking = "no source is there" if TARGET in present else "the target is missing"
             record.notes.append(f"{lacking}: the model stays as it was")
             return record
-        (outcome,), rows = federation.do([self._job(round, sources)], [self.state])
-        record.failures |= federation.failures(round, [TARGET], [outcome])
+        job = self._job(round, sources)
+        model, outcome = self.train_target(round, job, self.state, record)
         record.seconds_train = time.perf_counter() - begun
-        if outcome.failure is not None:
+        if model is None:
             record.notes.append("the target was lost: the model stays as it was")
             return record
-        self.state = federation.trained(self.state, rows[0], outcome)
+        self.state = model
         half = 0.5 / len(sources)
         record.beta = [half if k + 1 in sources else None for k in range(federation.n_sources)]
         record.extra["entropy"] = float(outcome.told["entropy"])
@@ -159,13 +159,11 @@ class MME(Method):
 
     def _job(self, round: int, sources: list[int]) -> Job:
         federation = self.federation
-        plan = federation.plan(sources[0], round, beside=(*sources[1:], TARGET))
-        largest = max(len(federation.bench.sites[client]) for client in sources)
         return federation.job(
             round,
             TARGET,
             self.state,
-            plan=replace(plan, steps=plan.total_steps(largest)),
+            plan=pooled_plan(federation, round, sources, TARGET),
             objective=MinimaxEntropy(self.doubt),
             beside=(*sources, federation.site_for(Need.UNLABELLED)),
         )

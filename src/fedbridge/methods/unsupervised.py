@@ -1,12 +1,13 @@
-"""What methods share that let sources train for the target's unlabelled rows."""
+"""What methods share that learn from the target's unlabelled rows."""
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from fedbridge.blocks import pooled_buffers
 from fedbridge.jobs import SUPERVISED, TARGET
@@ -77,3 +78,30 @@ class UnsupervisedMethod(Method):
         if self.federation.settings.buffers != "keep":
             buffers = pooled_buffers([model.buffers for model in models], shares)
         self.state = State(parameters, buffers)
+
+
+class _Reversal(torch.autograd.Function):
+    """Identity on the way forward; the gradient comes back with its sign changed."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, strength: float) -> Tensor:
+        ctx.strength = strength
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return -ctx.strength * gradients[0], None
+
+
+def reverse_gradient(values: Tensor, strength: float = 1.0) -> Tensor:
+    """The values as they are; what lies before them learns the opposite of what follows.
+
+    Ganin et al.: Domain-Adversarial Training of Neural Networks, JMLR 2016.
+    """
+    return cast("Tensor", _Reversal.apply(values, strength))  # type: ignore[no-untyped-call]
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Mean entropy ``−Σ_c p_c log p_c`` of the predictions, in nats."""
+    logs = logits.log_softmax(dim=1)
+    return -(logs.exp() * logs).sum(dim=1).mean()
