@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from wire import Scores, Transmit
 
-    from fedbridge.home import Work
-    from fedbridge.jobs import Job
+    from fedbridge.jobs import ClientResult, Job
     from fedbridge.training import Workbench
 
 FORGETFUL, JITTER = "forgetful", "jitter"
@@ -59,7 +58,9 @@ def over(codec: str, _: Workbench) -> Transmit:
             return encode(vector, "int8").decoded
         return feedback.encode(key, round, vector).decoded
 
-    def transmit(client: int, jobs: Sequence[Job], works: Sequence[Work]) -> list[Work]:
+    def transmit(
+        client: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+    ) -> list[ClientResult]:
         feedback, past = sites.get(client, (Feedback(written_as(codec)), 0))
         sites[client] = feedback, past + 1
         return [

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from wire import Transmit
 
-    from fedbridge.home import Work
-    from fedbridge.jobs import Job
+    from fedbridge.jobs import ClientResult, Job
     from fedbridge.training import Workbench
 
 
@@ -39,7 +38,9 @@ def over(
     """A wire on which all clients but the ``spared`` ones protect what they send."""
     generator = torch.Generator().manual_seed(seed)
 
-    def transmit(client: int, jobs: Sequence[Job], works: Sequence[Work]) -> Sequence[Work]:
+    def transmit(
+        client: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+    ) -> Sequence[ClientResult]:
         if privacy is None or client in spared:
             return works
         return release(jobs, works, privacy, on.blocks, generator)

@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import fedbridge as fb
 from fedbridge.engines import LocalEngine
-from fedbridge.home import Work
-from fedbridge.jobs import TARGET
+from fedbridge.jobs import TARGET, ClientResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from fedbridge.jobs import Job, Outcome
     from fedbridge.training import Workbench
 
-    Transmit = Callable[[int, Sequence[Job], Sequence[Work]], Sequence[Work]]
+    Transmit = Callable[[int, Sequence[Job], Sequence[ClientResult]], Sequence[ClientResult]]
     """What arrives of the work that a client sends in a round."""
 
 STAYS_HOME = ("auto",)
@@ -34,26 +33,24 @@ class Scores(NamedTuple):
 class WireEngine(LocalEngine):
     """Runs jobs in this process and passes what leaves a site through ``transmit``."""
 
-    def __init__(
-        self, bench: Workbench, *, slots: int, rows: int, method: str, transmit: Transmit
-    ) -> None:
-        super().__init__(bench, slots=slots, rows=rows)
+    def __init__(self, bench: Workbench, *, method: str, transmit: Transmit) -> None:
+        super().__init__(bench)
         self._home = method in STAYS_HOME
         self._transmit = transmit
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Do all jobs; results and outcomes are those that arrive."""
-        outcomes = super().run(jobs)
+    def _do(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Do all jobs; vectors and outcomes are those that arrive."""
+        outcomes = super()._do(jobs)
         sent: dict[int, list[int]] = {}
         for row, job in enumerate(jobs):
             if job.client != TARGET or job.kind == "probe" or not self._home:
                 sent.setdefault(job.client, []).append(row)
         for client, rows in sent.items():
-            works = [Work(outcomes[row], self.results[row].clone()) for row in rows]
+            works = [ClientResult(outcomes[row], self._vectors[row].clone()) for row in rows]
             arrived = self._transmit(client, [jobs[row] for row in rows], works)
             for row, work in zip(rows, arrived, strict=True):
                 outcomes[row] = work.outcome
-                self.results[row].copy_(work.vector)
+                self._vectors[row].copy_(work.vector)
         return outcomes
 
 
@@ -67,10 +64,8 @@ def run_over_wire(
 ) -> Scores:
     """A run whose vectors pass through a wire of its own."""
 
-    def make_engine(bench: Workbench, *, slots: int, rows: int, workers: int | None) -> WireEngine:
-        return WireEngine(
-            bench, slots=slots, rows=rows, method=method, transmit=make_transmit(bench)
-        )
+    def make_engine(bench: Workbench, *, workers: int | None) -> WireEngine:
+        return WireEngine(bench, method=method, transmit=make_transmit(bench))
 
     with patch("fedbridge.federation.make_engine", make_engine):
         result = fb.run(task, method, rounds=rounds, seed=seed, workers=1, steps=steps)

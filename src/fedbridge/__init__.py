@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from fedbridge.errors import FedbridgeError
     from fedbridge.estimators import Estimate, NoiseStream, auto_beta, estimate, measure_noise
     from fedbridge.geometry import Geometry, Noise, measure
+    from fedbridge.loop import RunResult
     from fedbridge.rules import Mix
-    from fedbridge.run import RunResult, run
+    from fedbridge.run import run
     from fedbridge.sketch import Sketch
 
 __all__ = [
@@ -60,7 +61,8 @@ _HOMES = {
     "estimators": ("Estimate", "NoiseStream", "auto_beta", "estimate", "measure_noise"),
     "geometry": ("Geometry", "Noise", "measure"),
     "rules": ("Mix",),
-    "run": ("RunResult", "run"),
+    "loop": ("RunResult",),
+    "run": ("run",),
     "sketch": ("Sketch",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

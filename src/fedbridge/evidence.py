@@ -19,7 +19,7 @@ from fedbridge.estimators import covariance_from_sketch
 from fedbridge.geometry import Geometry, Noise, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.blocks import Blocks
     from fedbridge.jobs import Outcome
@@ -43,6 +43,51 @@ class Vectors:
     report: Outcome
     reports: Sequence[Outcome]
     scale: Tensor
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What came back in a round.
+
+    Attributes:
+        rows: (clients, m) the vectors that came back: the target's first, if it is there.
+        target: the target's outcome; None if it dropped out.
+        sources: index (from 0) and outcome of every source that came back.
+        failures: name of every client that did not, and why.
+    """
+
+    rows: Tensor
+    target: Outcome | None
+    sources: tuple[tuple[int, Outcome], ...]
+    failures: Mapping[str, str]
+
+    @property
+    def samples(self) -> Tensor:
+        """(n+1,) rows that the target (0 if it is missing) and the sources have trained on."""
+        own = 0 if self.target is None else self.target.samples
+        return torch.tensor(
+            [own, *(outcome.samples for _, outcome in self.sources)], dtype=torch.float64
+        )
+
+    @property
+    def source_indices(self) -> list[int]:
+        """Indices of the sources that came back."""
+        return [index for index, _ in self.sources]
+
+    def vectors(self, *, align: bool) -> Vectors:
+        """The vectors in one unit: the only place where updates are rescaled.
+
+        A source's update over (its steps x its learning rate), times the target's.
+        """
+        assert self.target is not None
+        reports = [outcome for _, outcome in self.sources]
+        unit = self.target.time
+        scale = [unit / report.time if align else 1.0 for report in reports]
+        factors = torch.tensor(scale, dtype=torch.float64)
+        theirs = self.rows[1:]
+        if align:
+            theirs.mul_(factors.to(theirs.dtype)[:, None])
+        return Vectors(self.rows[0], theirs, self.target, reports, factors)
 
 
 def measure_evidence(

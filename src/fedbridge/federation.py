@@ -7,38 +7,48 @@ dropout, units and byte counts are settled here, once, for every method.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbridge.attendance import chosen_sources, drops_out
 from fedbridge.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
-from fedbridge.distant import DistantSite
-from fedbridge.engines import Engine, make_engine
+from fedbridge.data.split import round_half_up
+from fedbridge.engines import Answer, Finished, Traffic, make_engine
 from fedbridge.errors import FedbridgeError, ModelError
-from fedbridge.extra_sites import more_sites
-from fedbridge.home import Home, News, Settled, Work
-from fedbridge.jobs import SUPERVISED, TARGET, Job, LocalPlan, Outcome
-from fedbridge.labels_in_use import (
-    class_weights,
-    rows_to_train,
-    set_validation_aside,
+from fedbridge.evidence import Gathered
+from fedbridge.jobs import (
+    CHOOSING,
+    DROPPING,
+    PROBING,
+    SUPERVISED,
+    TARGET,
+    TRAINING,
+    Job,
+    LocalPlan,
+    Outcome,
+    seed_of,
 )
-from fedbridge.metrics import Evaluation, Metrics, measure_predictions
-from fedbridge.seeds import PROBING, TRAINING, seed_of
-from fedbridge.state import Buffers, Gathered, State
+from fedbridge.metrics import class_weights
+from fedbridge.state import Buffers, State
+from fedbridge.target_rows import more_sites, rows_to_train, set_validation_aside
 from fedbridge.training import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
-    from fedbridge.engines import Remote
+    from fedbridge.engines import Engine
+    from fedbridge.home import Decision, News, TargetSide
+    from fedbridge.metrics import Evaluation, Metrics
     from fedbridge.needs import Need
     from fedbridge.objectives import Objective
     from fedbridge.settings import Settings
     from fedbridge.stretches import Stretches
+
+
+T = TypeVar("T")
 
 
 class TargetFailedError(FedbridgeError):
@@ -55,13 +65,13 @@ class Federation:
         settings: Settings,
         seed: int,
         needs: Sequence[Need] = (),
-        remote: Remote | None = None,
+        engine: Callable[[Workbench], Engine] | None = None,
     ) -> None:
-        """A federation in this process, or one whose sites answer through ``remote``.
+        """A federation whose clients are run by ``engine``; None for processes of this machine.
 
         ``needs`` says what besides the sites' labelled rows the method may see.
         """
-        self.task, self.settings, self.seed, self.remote = task, settings, seed, remote
+        self.task, self.settings, self.seed = task, settings, seed
         self.initial = State(parameter_vector(model), buffer_copies(model))
         if self.initial.parameters.dtype != torch.float32:
             raise ModelError(
@@ -76,17 +86,22 @@ class Federation:
             device=settings.device,
             sketch_size=settings.sketch_size,
             more_sites=tuple(more.values()),
+            validation=self.validation,
         )
+        self.engine = (
+            make_engine(self.bench, workers=settings.workers)
+            if engine is None
+            else engine(self.bench)
+        )
+        self._is_open = False
         self._more = {need: self.n_sources + 1 + k for k, need in enumerate(more)}
         self.blocks = self.bench.blocks
         self.rule_blocks = (
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
-        self.bytes_up = self.bytes_down = 0
+        self.begin_round()
         self.stays: Stretches = ()
         self.buffers_stay: frozenset[str] = frozenset()
-        self.at_home = Outcome(0)
-        self._engine: Engine | None = None
 
     @property
     def n_sources(self) -> int:
@@ -103,24 +118,49 @@ class Federation:
 
     def open(self, *, slots: int = 1, rows: int | None = None) -> None:
         """Start the engine with room for so many starting points and jobs, and for a warm-up."""
-        self.close()
-        room = max(rows or 0, self.n_sources + 1)
-        if self.remote is not None:
-            self._engine = self.remote.open(self, slots=slots, rows=room)
-        else:
-            self._engine = make_engine(
-                self.bench, slots=slots, rows=room, workers=self.settings.workers
-            )
+        self.engine.open(slots=slots, rows=max(rows or 0, self.n_sources + 1))
+        self._is_open = True
 
     def close(self) -> None:
         """End the engine's processes."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        self.engine.close()
+        self._is_open = False
+
+    def begin_round(self) -> None:
+        """Count bytes, notes and facts from here on."""
+        self.bytes_up = self.bytes_down = 0
+        self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self._measured: Traffic | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of the round: as measured on the wire, or what would have crossed one."""
+        return self._measured or Traffic(self.bytes_up, self.bytes_down)
+
+    def _heard(self, answer: Answer[T]) -> T:
+        """Keep what an answer of the engine tells besides itself."""
+        self.notes += answer.notes
+        self.facts |= answer.facts
+        if answer.traffic is not None:
+            past = self._measured or Traffic(0, 0)
+            self._measured = Traffic(past.up + answer.traffic.up, past.down + answer.traffic.down)
+        return answer.value
 
     def participants(self, round: int) -> list[int]:
         """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
-        return chosen_sources(self.settings.participation, self.n_sources, self.seed, round)
+        count = max(1, round_half_up(self.settings.participation * self.n_sources))
+        if count == self.n_sources:
+            return list(range(self.n_sources))
+        chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
+        return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
+
+    def drops_out(self, round: int, client: int) -> bool:
+        """Whether a client drops out of a round, by simulation."""
+        if self.settings.dropout == 0:
+            return False
+        drawn = np.random.default_rng(seed_of(self.seed, round, client, DROPPING)).random()
+        return bool(drawn < self.settings.dropout)
 
     def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
         """How a client trains in a round, by itself or on its rows and those of others."""
@@ -131,9 +171,9 @@ class Federation:
         )
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
-        if isinstance(self.bench.sites[client], DistantSite):
-            return plan  # the site weighs its classes by its own labels
         labels = torch.cat([self._labels(site) for site in (client, *beside)])
+        if not len(labels):
+            return plan  # who has the labels weighs them
         weights = class_weights(settings.class_weights, labels, self.task.n_classes)
         return replace(plan, class_weights=weights)
 
@@ -179,42 +219,38 @@ class Federation:
         )
 
     def do(
+        self, jobs: Sequence[Job], states: Sequence[State], round: int = 0
+    ) -> tuple[list[Outcome], Tensor]:
+        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
+        done = self.do_beside(jobs, states, round, beside=False)
+        return done.outcomes, done.vectors
+
+    def do_beside(
         self,
         jobs: Sequence[Job],
         states: Sequence[State],
-        round: int = 0,
-        home: Home | None = None,
-    ) -> tuple[list[Outcome], Tensor]:
-        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows.
+        round: int,
+        *,
+        beside: bool = True,
+        decided: int | None = None,
+    ) -> Finished:
+        """Run jobs, and what the target's side trains beside them.
 
-        What the target trains at ``home`` is done beside them, and its first outcome is left in
-        ``at_home``. Over a network the target sees to that by itself.
+        ``decided`` is the last round in which the target has decided.
         """
-        if self._engine is None:
+        if not self._is_open:
             self.open()
-        assert self._engine is not None
-        trainings = [] if home is None else home.trainings(round)
-        starts = [*states, *(state for _, state in trainings)]
-        for slot, state in enumerate(starts):
-            self._engine.starts[slot].copy_(state.parameters)
-        own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
-        outcomes = self._engine.run([*jobs, *own])
-        rows = self._engine.results
-        if home is not None:
-            done = [Work(outcome, rows[k]) for k, outcome in enumerate(outcomes)]
-            shared = [done[k] for k, job in enumerate(jobs) if job.client == TARGET]
-            home.trained(shared, done[len(jobs) :])
-            self.at_home = outcomes[len(jobs)]
-        elif self.remote is not None:
-            self.at_home = self.remote.at_home
-        return outcomes[: len(jobs)], rows[: len(jobs)]
+        return self._heard(
+            self.engine.run(jobs, states, round=round, beside=beside, decided=decided)
+        )
 
-    def settle(self, round: int, home: Home | None, news: News) -> Settled | None:
+    def host(self, make: Callable[[], TargetSide]) -> TargetSide:
+        """Let the target's part of a method live with the target."""
+        return self.engine.host(make)
+
+    def decide(self, round: int, news: News) -> Decision | None:
         """Let the target decide on the round's mixture; None if it does not answer."""
-        if home is not None:
-            return home.settle(news)
-        assert self.remote is not None
-        return self.remote.settle(round, news)
+        return self._heard(self.engine.decide(round, news))
 
     def gather(
         self,
@@ -251,7 +287,7 @@ class Federation:
                 )
                 for client in present
             ]
-        outcomes, rows = self.do(jobs, [state])
+        outcomes, rows = self.do(jobs, [state], round)
         self.count_bytes(present, outcomes)
         parts = [outcomes[: len(present)], outcomes[len(present) :]]
         for part in parts:
@@ -269,9 +305,7 @@ class Federation:
         """FedAvg: the model moved by the mean of what came back, every client by its samples."""
         if not len(gathered.rows):
             return state
-        counts = self.sample_counts(gathered.source_indices)
-        if gathered.target is None:
-            counts = counts[1:]
+        counts = gathered.samples[1 if gathered.target is None else 0 :]
         shares = (counts / counts.sum()).to(gathered.rows.dtype)
         return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
 
@@ -301,21 +335,14 @@ class Federation:
             return state.buffers
         return mean_buffers(every)
 
-    def judge(self, round: int, state: State) -> Evaluation:
-        """What a model is worth, by the target's test split and the rows set aside."""
-        if self.remote is not None:
-            return self.remote.judge(round, state)
-        aside = self.validation
-        return Evaluation(
-            self.evaluate(state), None if aside is None else self.evaluate(state, aside).loss
-        )
+    def evaluate(self, round: int, state: State) -> Evaluation:
+        """What a model is worth to the target, wherever that is."""
+        return self._heard(self.engine.evaluate(round, state))
 
-    def evaluate(self, state: State, site: Site | None = None) -> Metrics:
-        """Measures of a model on the target's test split, or on another set."""
-        chosen = self.task.test if site is None else site
-        outputs = self.predict(state, chosen)
+    def measure(self, state: State, site: Site | None = None) -> Metrics:
+        """Measures of a model on the target's test split, or on another set that is here."""
         with one_thread():
-            return measure_predictions(outputs, chosen.y, self.task.n_classes)
+            return self.bench.measure(state, self.task.test if site is None else site)
 
     def predict(
         self,
@@ -335,9 +362,7 @@ class Federation:
         if with_sources:
             asked += [index + 1 for index in self.participants(round)]
         failures = {
-            self.name_of(client): "dropped out"
-            for client in asked
-            if drops_out(self.settings.dropout, self.seed, round, client)
+            self.name_of(client): "dropped out" for client in asked if self.drops_out(round, client)
         }
         return [client for client in asked if self.name_of(client) not in failures], failures
 
@@ -376,8 +401,6 @@ class Federation:
         A method says which stretches of the vector (``stays``) and which buffers never leave a
         site (``buffers_stay``).
         """
-        if self.remote is not None:
-            return  # counted where the messages are
         vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))
         buffers = sum(
             buffer.numel() * buffer.element_size()

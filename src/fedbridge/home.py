@@ -1,9 +1,8 @@
-"""The part of a method that lives with the target: models and choices that never leave it.
+"""The target's side of a method: models and choices that never leave the target.
 
 A method that weighs its trust by the target's labels trains more models than it mixes. Those live
-where the labels are. In one process the method and its home are neighbours; over a network the
-home is in the target's client, and what passes between them is what the methods below take and
-give back.
+where the labels are: in one process beside the method, over a network in the target's client. What
+passes between the two is what the methods below take and give back.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.jobs import Job, Outcome
+    from fedbridge.jobs import ClientResult, Job
     from fedbridge.metrics import Evaluation
     from fedbridge.state import State
 
 
 @dataclass(frozen=True)
 class News:
-    """What a round's mixture means for the models at home; nothing, if no source was there."""
+    """What a round's mixture means for the target's models; nothing, if no source was there."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Settled:
+class Decision:
     """How the target has decided.
 
     Attributes:
@@ -45,16 +44,13 @@ class Settled:
     evaluation: Evaluation | None = None
 
 
-@dataclass(frozen=True)
-class Work:
-    """A finished piece of work and the vector that came of it."""
-
-    outcome: Outcome
-    vector: Tensor
-
-
-class Home(ABC):
+class TargetSide(ABC):
     """Trains in every round beside the jobs that the coordinator gives the target, then decides."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many models it trains in a round."""
 
     @abstractmethod
     def begin(self, state: State) -> None:
@@ -66,22 +62,22 @@ class Home(ABC):
 
     @abstractmethod
     def trainings(self, round: int) -> list[tuple[Job, State]]:
-        """What to train at home in a round, and from where; slots are filled in by the caller.
+        """What to train in a round, and from where; slots are filled in by the caller.
 
         The first of them tells whether the target can train at all.
         """
 
     @abstractmethod
-    def trained(self, shared: Sequence[Work], own: Sequence[Work]) -> None:
-        """Keep what came of the target's jobs and of the trainings until the round is settled."""
+    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
+        """Keep what came of the target's jobs and of the trainings until the target decides."""
 
     @abstractmethod
-    def settle(self, news: News) -> Settled:
+    def decide(self, news: News) -> Decision:
         """Move the models by what was trained and by the news, and choose."""
 
     @abstractmethod
     def memory(self) -> dict[str, Tensor]:
-        """Tensors to remember between rounds, and between training and settling."""
+        """Tensors to remember between rounds, and between training and deciding."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

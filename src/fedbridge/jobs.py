@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from fedbridge.errors import OptionError
 from fedbridge.objectives import Objective, Supervised
 from fedbridge.options import check_choice, check_whole
@@ -21,6 +23,19 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 SUPERVISED = Supervised()
 TARGET = 0
 """Index of the target among the clients; source i has index i + 1."""
+
+FIRST_ROUND = 2**20
+"""Added to round numbers in seeds, because warm-up rounds are counted down to 0."""
+
+TRAINING, PROBING, DROPPING, CHOOSING, SPLITTING = range(5)
+INITIALISING = 50
+"""Purposes that seeds are made for."""
+
+
+def seed_of(seed: int, round: int, client: int, purpose: int = 0) -> int:
+    """A seed for one purpose of one client in one round, the same in every engine."""
+    words = np.random.SeedSequence((seed, FIRST_ROUND + round, client, purpose))
+    return int(words.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @dataclass(frozen=True)
@@ -159,3 +174,11 @@ class Outcome:
     def time(self) -> float:
         """Steps x learning rate: how far plain gradient descent would have gone."""
         return self.steps * self.lr
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client has to show for a job: its report, and the vector that came of it."""
+
+    outcome: Outcome
+    vector: Tensor

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedbridge.errors import FedbridgeError
+
 SCORED_ROUNDS = 5
 """The score of a run is the mean over its last so many rounds, never the best one."""
 
@@ -87,3 +89,21 @@ def weighted_cross_entropy(outputs: Tensor, labels: Tensor, weight: Tensor) -> T
     if not bool(weight[labels].any()):
         return 0.0 * outputs.sum()
     return functional.cross_entropy(outputs, labels, weight=weight)
+
+
+def class_weights(
+    given: str | tuple[float, ...] | None, labels: Tensor, n_classes: int
+) -> tuple[float, ...]:
+    """Weight of every class: as given, or (``balanced``) the rarer among the labels the more."""
+    if isinstance(given, tuple):
+        if len(given) != n_classes:
+            raise FedbridgeError(f"Expected {n_classes} class weights, but got {len(given)}.")
+        return given
+    if given != "balanced":
+        raise FedbridgeError(
+            f"Expected `class_weights` to be 'balanced' or one number per class, but got {given!r}."
+        )
+    counts = torch.bincount(labels, minlength=n_classes)
+    present = counts > 0
+    weights = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
+    return tuple(weights.tolist())

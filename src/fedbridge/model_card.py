@@ -18,7 +18,7 @@ from fedbridge.report.reproduce import command, is_from_python, python_call
 from fedbridge.report.run_tables import classes_table, measures_table, sites_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from fedbridge.report.record import RunRecord
@@ -56,9 +56,9 @@ QUESTIONS = (
 )
 
 
-def write_model_card(folder: Path, summary: dict[str, Any]) -> None:
+def write_model_card(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the card of a run whose summary is about to be written beside it."""
-    record = replace(read_run(folder), summary=summary)
+    record = replace(read_run(folder), summary=dict(summary))
     write_atomically(folder / FILE, model_card(record))
 
 

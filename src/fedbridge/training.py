@@ -23,7 +23,13 @@ from fedbridge.blocks import Blocks, buffer_copies, load_buffers, trainable_para
 from fedbridge.errors import FedbridgeError
 from fedbridge.estimators import NoiseStream
 from fedbridge.jobs import Outcome
-from fedbridge.metrics import squared_error, weighted_cross_entropy
+from fedbridge.metrics import (
+    Evaluation,
+    Metrics,
+    measure_predictions,
+    squared_error,
+    weighted_cross_entropy,
+)
 from fedbridge.objectives import Batch, Desk
 from fedbridge.optimizers import make_optimizer
 from fedbridge.sketch import Sketch
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.task import FederatedTask, Site
     from fedbridge.jobs import Job, LocalPlan
+    from fedbridge.state import State
 
 PREDICTION_BATCH = 2048
 
@@ -74,7 +81,13 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class Workbench:
-    """A model on flat vectors and the rows of every client that this process may work for."""
+    """A model on flat vectors and the rows of every client that this process may work for.
+
+    Attributes:
+        sites: rows by the number of their client; the target's first, sets for special needs last.
+        test: the target's test split.
+        validation: rows of the target set aside for early stopping, if there are any.
+    """
 
     def __init__(
         self,
@@ -84,11 +97,13 @@ class Workbench:
         device: str = "cpu",
         sketch_size: int = 64,
         more_sites: tuple[Site, ...] = (),
+        validation: Site | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device)
         self.blocks = Blocks.of_model(model)
         self.sites: tuple[Site, ...] = (task.target, *task.sources, *more_sites)
+        self.test, self.validation = task.test, validation
         self.sketch = Sketch(self.blocks, size=sketch_size)
         self._classes = task.n_classes
         self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
@@ -134,6 +149,19 @@ class Workbench:
         rows = torch.arange(len(site)).split(PREDICTION_BATCH)
         with torch.no_grad():
             return torch.cat([ask(self._inputs(site, part, generator)).cpu() for part in rows])
+
+    def measure(self, state: State, site: Site) -> Metrics:
+        """Measures of a model on a set."""
+        outputs = self.predict(state.parameters, state.buffers, site)
+        return measure_predictions(outputs, site.y, self._classes)
+
+    def evaluate(self, state: State) -> Evaluation:
+        """What a model is worth, by the target's test split and the rows set aside."""
+        aside = self.validation
+        return Evaluation(
+            self.measure(state, self.test),
+            None if aside is None else self.measure(state, aside).loss,
+        )
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
         plan, objective = job.plan, job.objective

@@ -23,17 +23,21 @@ def jobs_of(fed):
 
 
 def run_on(engine, fed):
-    engine.starts[0].copy_(fed.initial.parameters)
-    outcomes = engine.run(jobs_of(fed))
-    return outcomes, engine.results.clone()
+    done = engine.run(jobs_of(fed), [fed.initial], round=1).value
+    return done.outcomes, done.vectors.clone()
+
+
+def opened(engine, rows=4):
+    engine.open(slots=1, rows=rows)
+    return engine
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_workers_give_the_same_bits_as_one_process(workers, start_method):
     fed = federation(model="mlp:8")
-    local, rows = run_on(LocalEngine(fed.bench, slots=1, rows=4), fed)
-    engine = WorkerEngine(fed.bench, slots=1, rows=4, workers=workers, start_method=start_method)
+    local, rows = run_on(opened(LocalEngine(fed.bench)), fed)
+    engine = opened(WorkerEngine(fed.bench, workers, start_method=start_method))
     try:
         for _ in range(2):
             outcomes, others = run_on(engine, fed)
@@ -48,12 +52,12 @@ def test_workers_give_the_same_bits_as_one_process(workers, start_method):
 
 def test_the_longest_work_is_handed_out_first():
     fed = federation(blobs(rows=40))
-    engine = WorkerEngine(fed.bench, slots=1, rows=3, workers=1)
+    engine = opened(WorkerEngine(fed.bench, 1), rows=3)
     do, done = engine._crew.do, []
     engine._crew.do = lambda *args: (done.append(event.item) or event for event in do(*args))
     plans = [LocalPlan(batch_size=8, epochs=epochs) for epochs in (1, 5, 3)]
     try:
-        engine.run([Job(1, plan, 0) for plan in plans])
+        engine.run([Job(1, plan, 0) for plan in plans], [fed.initial], round=1)
     finally:
         engine.close()
     assert done == [1, 2, 0]
@@ -76,7 +80,7 @@ def test_a_worker_that_dies_loses_its_job_only_and_is_replaced():
     task = blobs()
     task.sources[1].x.add_(1000)
     fed = federation(task, model=DiesAtOneSite())
-    engine = WorkerEngine(fed.bench, slots=1, rows=4, workers=2)
+    engine = opened(WorkerEngine(fed.bench, 2), rows=4)
     try:
         for _ in range(2):
             outcomes, _ = run_on(engine, fed)
@@ -88,7 +92,7 @@ def test_a_worker_that_dies_loses_its_job_only_and_is_replaced():
 
 def test_close_ends_all_workers():
     fed = federation()
-    engine = WorkerEngine(fed.bench, slots=1, rows=4, workers=2)
+    engine = opened(WorkerEngine(fed.bench, 2), rows=4)
     processes = [worker.process for worker in engine._crew.children]
     engine.close()
     assert not any(process.is_alive() for process in processes)
@@ -96,22 +100,22 @@ def test_close_ends_all_workers():
 
 def test_more_jobs_than_room_is_refused():
     fed = federation()
-    engine = WorkerEngine(fed.bench, slots=1, rows=2, workers=2)
+    engine = opened(WorkerEngine(fed.bench, 2), rows=2)
     try:
         with pytest.raises(FedbridgeError, match="at most 2 jobs"):
-            engine.run(jobs_of(fed))
+            engine.run(jobs_of(fed), [fed.initial], round=1)
     finally:
         engine.close()
 
 
 def test_the_engine_follows_the_number_of_workers():
     bench = federation().bench
-    assert isinstance(make_engine(bench, slots=1, rows=4, workers=1), LocalEngine)
-    engine = make_engine(bench, slots=1, rows=4, workers=2)
+    assert isinstance(make_engine(bench, workers=1), LocalEngine)
+    engine = make_engine(bench, workers=2)
     assert isinstance(engine, WorkerEngine)
     engine.close()
     with pytest.raises(OptionError, match="workers"):
-        make_engine(bench, slots=1, rows=4, workers=0)
+        make_engine(bench, workers=0)
 
 
 SCRIPT = """

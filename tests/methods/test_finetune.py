@@ -6,9 +6,9 @@ from small import blobs, federation, method, same_model
 
 import fedbridge as fb
 from fedbridge.data.task import Site
-from fedbridge.extra_sites import rows_besides
 from fedbridge.methods.base import Record
 from fedbridge.methods.finetune import Choice, interpolated
+from fedbridge.target_rows import rows_besides
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
@@ -41,7 +41,7 @@ class TestOffline:
             fed = federation(hostile(), method="finetune-offline")
             playing = method("finetune-offline", fed, finetune_epochs=epochs)
             playing.play(1)
-            return fed.evaluate(playing.state, fed.task.target).loss
+            return fed.measure(playing.state, fed.task.target).loss
 
         assert loss(50) < loss(5) < loss(1)
 

@@ -73,7 +73,7 @@ class TestAll:
         playing = method(name, fed)
         for number in range(1, 21):
             record = playing.play(number)
-        assert fed.evaluate(playing.state).accuracy > 85
+        assert fed.measure(playing.state).accuracy > 85
         assert sum(record.beta) == pytest.approx(1)
         assert fed.bytes_up == fed.bytes_down == 0
 
@@ -271,7 +271,7 @@ class TestGroupDRO:
             playing = method(name, fed, **options)
             for number in range(1, 31):
                 record = playing.play(number)
-            return max(fed.evaluate(playing.state, s).loss for s in fed.task.sources), record.beta
+            return max(fed.measure(playing.state, s).loss for s in fed.task.sources), record.beta
 
         robust, shares = worst_loss("group-dro", step_size=0.1)
         plain, _ = worst_loss("erm")

@@ -192,7 +192,7 @@ class TestAuto:
             method("auto", federation(), folds=1)
 
     def test_every_row_is_held_out_once_and_its_replica_never_saw_it(self):
-        home = method("auto", federation(), folds=4).home
+        home = method("auto", federation(), folds=4).side
         assert sorted(torch.cat(home.folds).tolist()) == list(range(12))
         for lane, (job, _) in zip(home.lanes(), home.trainings(1), strict=True):
             if lane.fold is not None:
@@ -201,7 +201,7 @@ class TestAuto:
     def test_folds_deal_out_every_class(self):
         playing = method("auto", federation(), folds=4)
         labels = playing.federation.task.target.y
-        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in playing.home.folds)
+        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in playing.side.folds)
 
     def test_follows_near_sources(self):
         result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
@@ -243,7 +243,7 @@ class TestAuto:
         playing = method("auto", fed)
         playing.play(1)
         mean = "norm.running_mean"
-        for state in (playing.led, playing.mixed, *playing.home.states.values()):
+        for state in (playing.led, playing.mixed, *playing.side.states.values()):
             kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
             assert kept == (policy == "keep")
 

@@ -80,7 +80,7 @@ def test_sources_and_target_count_half_each():
         1, 0, on.initial, objective=MinimaxEntropy(0.0), beside=(1, 2, on.site_for(Need.UNLABELLED))
     )
     (outcome,), _ = on.do([replace(job, plan=replace(job.plan, steps=1))], [on.initial])
-    losses = [on.evaluate(on.initial, site).loss for site in on.bench.sites[:3]]
+    losses = [on.measure(on.initial, site).loss for site in on.bench.sites[:3]]
     assert outcome.loss == pytest.approx((losses[0] + (losses[1] + losses[2]) / 2) / 2, rel=1e-4)
 
 

@@ -41,11 +41,10 @@ from fedbridge.advice.verdict import (
 from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.federation import Federation
+from fedbridge.jobs import INITIALISING, seed_of
 from fedbridge.models import build_model
 from fedbridge.options import check_whole
-from fedbridge.run import INITIALISING
 from fedbridge.rundir import RunFolder
-from fedbridge.seeds import seed_of
 from fedbridge.settings import split_options
 from fedbridge.training import seeded
 

@@ -2,48 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from fedbridge.engines.base import Answer, Finished
 from fedbridge.errors import FedbridgeError
+from fedbridge.jobs import TARGET, ClientResult
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from fedbridge.home import Decision, News, TargetSide
     from fedbridge.jobs import Job, Outcome
+    from fedbridge.metrics import Evaluation
+    from fedbridge.state import State
     from fedbridge.training import Workbench
 
 
-def check_room(jobs: Sequence[Job], results: Tensor) -> None:
-    """Refuse more jobs than the engine was opened for."""
-    if len(jobs) > len(results):
-        raise FedbridgeError(f"Expected at most {len(results)} jobs, but got {len(jobs)}.")
-
-
 class LocalEngine:
-    """Runs jobs one after the other.
+    """Runs jobs one after the other; the target's side lives here too."""
 
-    Attributes:
-        starts: (slots, m) parameter vectors that jobs may start from.
-        results: (rows, m) one row per job of the last ``run``, in the order of the jobs.
-    """
-
-    def __init__(self, bench: Workbench, *, slots: int, rows: int) -> None:
+    def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self.starts = torch.zeros(slots, bench.blocks.total)
-        self.results = torch.zeros(rows, bench.blocks.total)
+        self._side: TargetSide | None = None
+        self._starts = self._vectors = torch.zeros(0, bench.blocks.total)
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Do all jobs; a job that fails says so in its outcome."""
-        check_room(jobs, self.results)
-        with one_thread():
-            return [
-                self._bench.run(job, self.starts, self.results[row]) for row, job in enumerate(jobs)
-            ]
+    def open(self, *, slots: int, rows: int) -> None:
+        """Make room, for what the target's side trains as well."""
+        more = 0 if self._side is None else self._side.size
+        self._starts, self._vectors = self._memory(slots + more), self._memory(rows + more)
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def host(self, make: Callable[[], TargetSide]) -> TargetSide:
+        """The target is here, and so is its side."""
+        self._side = make()
+        return self._side
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        starts: Sequence[State],
+        *,
+        round: int,
+        beside: bool = False,
+        decided: int | None = None,
+    ) -> Answer[Finished]:
+        """Run all jobs, and what the target's side trains beside them."""
+        side = self._side if beside else None
+        trainings = [] if side is None else side.trainings(round)
+        own = [replace(job, slot=len(starts) + k) for k, (job, _) in enumerate(trainings)]
+        every = [*jobs, *own]
+        if len(every) > len(self._vectors):
+            raise FedbridgeError(
+                f"Expected at most {len(self._vectors)} jobs, but got {len(every)}."
+            )
+        for slot, state in enumerate([*starts, *(state for _, state in trainings)]):
+            self._starts[slot].copy_(state.parameters)
+        outcomes, vectors = self._do(every), self._vectors
+        alone = None
+        if side is not None:
+            done = [ClientResult(outcome, vectors[k]) for k, outcome in enumerate(outcomes)]
+            shared = [done[k] for k, job in enumerate(jobs) if job.client == TARGET]
+            side.trained(shared, done[len(jobs) :])
+            alone = outcomes[len(jobs)]
+        return Answer(Finished(outcomes[: len(jobs)], vectors[: len(jobs)], alone))
+
+    def decide(self, round: int, news: News) -> Answer[Decision | None]:
+        """Ask the target's side."""
+        assert self._side is not None
+        return Answer(self._side.decide(news))
+
+    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+        """Measure a model here."""
+        with one_thread():
+            return Answer(self._bench.evaluate(state))
+
+    def _memory(self, rows: int) -> Tensor:
+        return torch.zeros(rows, self._bench.blocks.total)
+
+    def _do(self, jobs: Sequence[Job]) -> list[Outcome]:
+        with one_thread():
+            return [
+                self._bench.run(job, self._starts, self._vectors[row])
+                for row, job in enumerate(jobs)
+            ]

@@ -10,47 +10,68 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-import torch.multiprocessing  # registers how shared tensors reach a spawned worker
-from torch import Tensor
+import torch.multiprocessing  # noqa: F401 (registers how shared tensors reach a spawned worker)
 
-from fedbridge.engines.local import check_room
+from fedbridge.engines.local import LocalEngine
 from fedbridge.jobs import Outcome
-from fedbridge.processes import START_METHOD, Crew, Tell
+from fedbridge.options import check_whole
+from fedbridge.processes import START_METHOD, Crew, core_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
+    from fedbridge.engines.base import Engine
     from fedbridge.jobs import Job
+    from fedbridge.processes import Tell
     from fedbridge.training import Workbench
 
 
-class WorkerEngine:
-    """Runs jobs on worker processes, the longest first.
+def make_engine(bench: Workbench, *, workers: int | None) -> Engine:
+    """The engine for so many workers; None takes one per core.
 
-    Attributes:
-        starts: (slots, m) shared parameter vectors that jobs may start from.
-        results: (rows, m) shared, one row per job of the last ``run``.
+    On another device than the CPU the clients take turns in this process.
     """
+    if workers is not None:
+        check_whole("workers", workers, least=1)
+    count = workers or core_count()
+    if count == 1 or bench.device.type != "cpu":
+        return LocalEngine(bench)
+    return WorkerEngine(bench, count)
 
-    def __init__(
-        self,
-        bench: Workbench,
-        *,
-        slots: int,
-        rows: int,
-        workers: int,
-        start_method: str = START_METHOD,
-    ) -> None:
-        self._bench = bench
-        self.starts = torch.zeros(slots, bench.blocks.total).share_memory_()
-        self.results = torch.zeros(rows, bench.blocks.total).share_memory_()
-        work = partial(_do_job, bench, self.starts, self.results)
-        self._crew = Crew(work, workers, start_method)
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+class WorkerEngine(LocalEngine):
+    """Runs jobs on worker processes, the longest first; room for one job needs none."""
+
+    def __init__(self, bench: Workbench, workers: int, *, start_method: str = START_METHOD) -> None:
+        super().__init__(bench)
+        self._workers, self._start_method = workers, start_method
+        self._crew: Crew | None = None
+
+    def open(self, *, slots: int, rows: int) -> None:
+        """Make room in shared memory, and start as many workers as there may be jobs for."""
+        self.close()
+        super().open(slots=slots, rows=rows)
+        if len(self._vectors) > 1:
+            work = partial(_do_job, self._bench, self._starts, self._vectors)
+            count = min(self._workers, len(self._vectors))
+            self._crew = Crew(work, count, self._start_method)
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    def _memory(self, rows: int) -> Tensor:
+        memory: Tensor = super()._memory(rows).share_memory_()
+        return memory
+
+    def _do(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do all jobs; one whose worker dies says so, and the worker is replaced."""
-        check_room(jobs, self.results)
+        if self._crew is None:
+            return super()._do(jobs)
         outcomes: dict[int, Outcome] = {}
         rows = [(job, row) for row, job in enumerate(jobs)]
         for event in self._crew.do(rows, lambda item: self._length(item[0])):
@@ -61,10 +82,6 @@ class WorkerEngine:
                 failure = f"its process ended with code {event.value}"
                 outcomes[event.item] = Outcome(samples, failure=failure, lost=True)
         return [outcomes[row] for row in range(len(jobs))]
-
-    def close(self) -> None:
-        """End all workers."""
-        self._crew.close()
 
     def _length(self, job: Job) -> int:
         samples = len(self._bench.sites[job.client]) if job.rows is None else len(job.rows)

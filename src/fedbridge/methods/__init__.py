@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "Record",
+    "check_travels",
     "class_of",
     "is_bound",
     "make",
@@ -101,6 +102,17 @@ def class_of(name: str) -> type[Method]:
     """The class that plays the method."""
     _check(name)
     return _registry.get(name) if name in _registry.names() else RuleMethod
+
+
+def check_travels(method: str) -> None:
+    """Refuse a method that needs rows or personal models of others in one place."""
+    if class_of(method).travels:
+        return
+    able = [name for name in names() if class_of(name).travels]
+    raise OptionError(
+        f"Expected a method that works with sites elsewhere, but {method!r} needs rows or personal "
+        f"models in one place: choose one of {', '.join(able)}, or the engine 'local'."
+    )
 
 
 def summary_of(name: str) -> str:

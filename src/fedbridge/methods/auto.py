@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.engines import Finished
     from fedbridge.federation import Federation
-    from fedbridge.home import Settled
+    from fedbridge.home import Decision
 
 MEMORY = 0.7
 """Weight of the past rounds in the running average of the evidence about the sources."""
@@ -74,26 +75,24 @@ class Auto(Method):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.home = None if federation.remote is not None else Lanes(federation, options)
+        self.side = federation.host(lambda: self.target_side(federation, options))
         self.led = self.mixed = federation.initial
         self.evidence: Tensor | None = None
-        self.settled: int | None = None
+        self.decided: int | None = None
 
     @classmethod
-    def home_of(cls, federation: Federation, options: Mapping[str, Any]) -> Lanes:
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> Lanes:
         """The lanes, where the target's rows are."""
         return Lanes(federation, options)
 
     def room(self) -> tuple[int, int]:
-        """Sources train on two lanes and probe; the target trains every lane and replica."""
-        trainings = 0 if self.home is None else len(self.home.lanes())
-        return 2 + trainings, 3 * self.federation.n_sources + 2 + trainings
+        """Sources train on two lanes and probe; the target shares two jobs."""
+        return 2, 3 * self.federation.n_sources + 2
 
     def begin(self, state: State) -> None:
         """All lanes start from the same model."""
         self.state = self.led = self.mixed = state
-        if self.home is not None:
-            self.home.begin(state)
+        self.side.begin(state)
 
     def play(self, round: int) -> Record:
         """Train all lanes, move them, let the target's labels choose."""
@@ -104,20 +103,21 @@ class Auto(Method):
             record.notes.append("the target is missing: the model stays as it was")
             return record
         sources = [client for client in present if client != TARGET]
-        outcomes, rows = self._train(round, sources)
-        record.failures |= self._failed(round, sources, outcomes)
+        done = self._train(round, sources)
+        outcomes, rows = done.outcomes, done.vectors
+        record.failures |= self._failed(round, sources, done)
         trained_at = time.perf_counter()
         record.seconds_train = trained_at - begun
         if self.federation.name_of(TARGET) in record.failures:
             record.notes.append("the target was lost: the model stays as it was")
             return record
         news = self._move(sources, outcomes, rows, record)
-        settled = self.federation.settle(round, self.home, news)
-        if settled is None:
+        decision = self.federation.decide(round, news)
+        if decision is None:
             record.notes.append("the target was lost before it chose: the model stays as it was")
         else:
-            self.settled = round
-            self._take(settled, record)
+            self.decided = round
+            self._take(decision, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
 
@@ -125,36 +125,32 @@ class Auto(Method):
         """The shared lanes, the evidence so far, and what is at home, if that is here."""
         kept = {} if self.evidence is None else {"evidence": self.evidence}
         kept |= self.led.tensors("led|") | self.mixed.tensors("mixed|")
-        if self.home is not None:
-            kept |= {f"home.{name}": value for name, value in self.home.memory().items()}
+        kept |= {f"home.{name}": value for name, value in self.side.memory().items()}
         return kept
 
     def facts(self) -> dict[str, Any]:
         """The last round that the target has settled, and what is at home besides tensors."""
-        return {"settled": self.settled, "home": None if self.home is None else self.home.facts()}
+        return {"settled": self.decided, "home": self.side.facts()}
 
     def remember(
         self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Take all lanes up again."""
         super().remember(state, memory, facts)
-        self.evidence, self.settled = memory.get("evidence"), facts["settled"]
+        self.evidence, self.decided = memory.get("evidence"), facts["settled"]
         self.led, self.mixed = State.of_tensors(memory, "led|"), State.of_tensors(memory, "mixed|")
-        if self.home is not None:
-            self.home.remember(
-                {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
-                facts["home"],
-            )
+        self.side.remember(
+            {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
+            facts["home"],
+        )
 
-    def _train(self, round: int, sources: list[int]) -> tuple[list[Outcome], Tensor]:
+    def _train(self, round: int, sources: list[int]) -> Finished:
         """Sources train on the lanes ``led`` and ``mixed`` and probe ``led``.
 
         These two lanes pass between all clients; the target sends its probe and its part of
         ``mixed`` and trains the others at home.
         """
         federation, states = self.federation, [self.led, self.mixed]
-        if federation.remote is not None:
-            federation.remote.settled = self.settled
         jobs = [federation.job(round, client, self.led) for client in sources]
         jobs += [federation.job(round, client, self.mixed, slot=1) for client in sources]
         jobs += [
@@ -162,20 +158,21 @@ class Auto(Method):
             for client in (TARGET, *sources)
         ]
         jobs.append(federation.job(round, TARGET, self.mixed, slot=1, purpose=REPLICA_PURPOSE))
-        outcomes, rows = federation.do(jobs, states, round, self.home)
-        federation.count_bytes([TARGET, TARGET, *sources, *sources], outcomes)
-        return outcomes, rows
+        done = federation.do_beside(jobs, states, round, decided=self.decided)
+        federation.count_bytes([TARGET, TARGET, *sources, *sources], done.outcomes)
+        return done
 
-    def _failed(self, round: int, sources: list[int], outcomes: list[Outcome]) -> dict[str, str]:
+    def _failed(self, round: int, sources: list[int], done: Finished) -> dict[str, str]:
         """Sources that failed in any lane, and the target if it cannot even train alone.
 
         A lane that sources have led astray only loses its claim to be chosen.
         """
-        n = len(sources)
+        n, outcomes = len(sources), done.outcomes
         failed: dict[str, str] = {}
         for part in (outcomes[:n], outcomes[n : 2 * n], outcomes[2 * n + 1 : 3 * n + 1]):
             failed |= self.federation.failures(round, sources, part)
-        return failed | self.federation.failures(round, [TARGET], [self.federation.at_home])
+        assert done.alone is not None
+        return failed | self.federation.failures(round, [TARGET], [done.alone])
 
     def _move(
         self, sources: list[int], outcomes: list[Outcome], rows: Tensor, record: Record
@@ -243,15 +240,15 @@ class Auto(Method):
         self.evidence[index[:, None], index] = past
         return past
 
-    def _take(self, settled: Settled, record: Record) -> None:
+    def _take(self, decision: Decision, record: Record) -> None:
         """Take the model that the target has chosen."""
-        self.state = self.led if settled.state is None else settled.state
-        record.evaluation = settled.evaluation
-        choice = str(settled.facts["choice"])
+        self.state = self.led if decision.state is None else decision.state
+        record.evaluation = decision.evaluation
+        choice = str(decision.facts["choice"])
         if record.beta is not None:
             trust = {"alone": 0.0, "mixed": HALF_TRUST}.get(choice.partition(" ")[0], 1.0)
             record.beta = [None if share is None else trust * share for share in record.beta]
-        record.extra = {"choice": choice, "cv_loss": dict(settled.facts["losses"])}
+        record.extra = {"choice": choice, "cv_loss": dict(decision.facts["losses"])}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation import Federation
-    from fedbridge.home import Home
+    from fedbridge.home import TargetSide
     from fedbridge.jobs import Job, Outcome
     from fedbridge.metrics import Evaluation
     from fedbridge.needs import Need
@@ -104,7 +104,7 @@ class Method(ABC):
         return model
 
     @classmethod
-    def home_of(cls, federation: Federation, options: Mapping[str, Any]) -> Home | None:
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide | None:
         """The part of the method that lives with the target, if there is one."""
         return None
 

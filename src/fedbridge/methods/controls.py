@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.evidence import Gathered
     from fedbridge.federation import Federation
-    from fedbridge.state import Gathered
 
 FIXED_BETA = ("fedda", "fedgp")
 

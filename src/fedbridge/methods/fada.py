@@ -63,10 +63,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
+    from fedbridge.evidence import Gathered
     from fedbridge.federation import Federation
     from fedbridge.methods.base import Record
     from fedbridge.objectives import Desk
-    from fedbridge.state import Gathered, State
+    from fedbridge.state import State
 
 ALIGNMENT = 1.0
 DISENTANGLING = 0.1

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from fedbridge.evidence import Gathered
 from fedbridge.methods.base import Method, Record
 from fedbridge.needs import Need
 from fedbridge.objectives import Objective
-from fedbridge.state import Gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedbridge.jobs import TARGET
+from fedbridge.jobs import SPLITTING, TARGET, seed_of
 from fedbridge.metrics import squared_error
 from fedbridge.options import check_whole
-from fedbridge.seeds import SPLITTING, seed_of
 from fedbridge.training import one_thread
 
 if TYPE_CHECKING:

@@ -50,11 +50,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fedbridge.evidence import Gathered
     from fedbridge.federation import Federation
     from fedbridge.jobs import Job
     from fedbridge.methods.base import Record
     from fedbridge.objectives import Batch, Desk
-    from fedbridge.state import Gathered, State
+    from fedbridge.state import State
 
 GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedbridge.home import Home, News, Settled, Work
-from fedbridge.jobs import TARGET, Outcome
+from fedbridge.home import Decision, News, TargetSide
+from fedbridge.jobs import TARGET, ClientResult, Outcome
 from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
 from fedbridge.state import State
 
@@ -51,7 +51,7 @@ class Lane:
 MIXED = Lane("mixed")
 
 
-class Lanes(Home):
+class Lanes(TargetSide):
     """The target's lanes, chosen among by cross-validated loss."""
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
@@ -61,7 +61,12 @@ class Lanes(Home):
         self.losses: dict[str, float] = {}
         self.choice = "alone"
         self.states: dict[str, State] = {}
-        self.waiting: dict[str, Work] = {}
+        self.waiting: dict[str, ClientResult] = {}
+
+    @property
+    def size(self) -> int:
+        """One model per lane."""
+        return len(self.lanes())
 
     def begin(self, state: State) -> None:
         """All lanes start from the same model."""
@@ -82,16 +87,16 @@ class Lanes(Home):
         """Every lane goes on from where it is."""
         return [(self._job(round, lane), self.states[lane.name]) for lane in self.lanes()]
 
-    def trained(self, shared: Sequence[Work], own: Sequence[Work]) -> None:
+    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
         """The target's part of ``mixed`` is the last of the coordinator's jobs."""
         lanes = [MIXED, *self.lanes()]
         self.waiting = {
-            lane.name: Work(work.outcome, work.vector.clone())
+            lane.name: ClientResult(work.outcome, work.vector.clone())
             for lane, work in zip(lanes, [shared[-1], *own], strict=True)
             if work.outcome.failure is None
         }
 
-    def settle(self, news: News) -> Settled:
+    def decide(self, news: News) -> Decision:
         """Move every lane by its mixture, then take the one with the smallest held-out loss."""
         led, step = news.tensors.get(LED_UPDATE), Velocity.of(news)
         if led is not None:
@@ -117,7 +122,7 @@ class Lanes(Home):
         self.waiting = {}
         self._choose()
         decided = {"choice": self.choice, "losses": dict(self.losses)}
-        return Settled(self._model(self.choice, None), decided)
+        return Decision(self._model(self.choice, None), decided)
 
     def memory(self) -> dict[str, Tensor]:
         """All lanes, and what waits to be settled."""
@@ -142,7 +147,7 @@ class Lanes(Home):
         for name, (steps, lr) in facts["waiting"].items():
             change = State.of_tensors(memory, f"waiting|{name}|")
             outcome = Outcome(0, int(steps), float(lr), buffers=change.buffers)
-            self.waiting[name] = Work(outcome, change.parameters)
+            self.waiting[name] = ClientResult(outcome, change.parameters)
 
     def _job(self, round: int, lane: Lane) -> Job:
         rows = self.rows

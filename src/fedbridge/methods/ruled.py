@@ -11,7 +11,7 @@ import torch
 from fedbridge.aggregate import apply_by_entries, combine
 from fedbridge.checks import check_beta
 from fedbridge.estimators import Estimate
-from fedbridge.evidence import Vectors, measure_evidence
+from fedbridge.evidence import Gathered, Vectors, measure_evidence
 from fedbridge.jobs import SUPERVISED
 from fedbridge.methods.base import Method, Record
 from fedbridge.rules import AnyRule, CoordinateRule, Mix, Rule
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedbridge.federation import Federation
     from fedbridge.geometry import Geometry
     from fedbridge.objectives import Objective
-    from fedbridge.state import Gathered, State
+    from fedbridge.state import State
 
 
 class RuleMethod(Method):
@@ -115,12 +115,11 @@ class RuleMethod(Method):
         self, vectors: Vectors, gathered: Gathered, *, noisy_sources: bool = False
     ) -> Geometry:
         federation = self.federation
-        counts = federation.sample_counts(gathered.source_indices)
         return measure_evidence(
             vectors,
             federation.rule_blocks,
             federation.bench.sketch,
-            weights=counts if self.by_samples else None,
+            weights=gathered.samples if self.by_samples else None,
             borrowed=self.borrows,
             noisy_sources=noisy_sources,
         )

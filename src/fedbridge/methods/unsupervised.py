@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.data.task import Site
+    from fedbridge.evidence import Gathered
     from fedbridge.objectives import Objective
-    from fedbridge.state import Gathered
 
 
 class UnsupervisedMethod(Method):

@@ -28,8 +28,7 @@ from fedbridge.engines.flower.privacy import (
     unpredictable_normals,
 )
 from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.home import Work
-from fedbridge.jobs import Job, LocalPlan, Outcome
+from fedbridge.jobs import ClientResult, Job, LocalPlan, Outcome
 
 SIZES = (3, 5)
 
@@ -222,7 +221,7 @@ def jobs():
 
 def telling(vector):
     """A report that holds everything a site could say about its rows."""
-    return Work(
+    return ClientResult(
         Outcome(
             10,
             9,
@@ -254,7 +253,9 @@ def fields_of(outcome):
 def test_what_is_reported_besides_depends_on_the_job_and_the_number_of_rows_alone():
     privacy, blocks = LocalPrivacy(1.0, 2.0), Blocks.of_sizes(SIZES)
     rich = [telling(normal(8, seed=k)) for k in range(3)]
-    broken = [Work(Outcome(10, failure="ValueError: patient 17"), normal(8)) for _ in range(3)]
+    broken = [
+        ClientResult(Outcome(10, failure="ValueError: patient 17"), normal(8)) for _ in range(3)
+    ]
     ours, theirs = (release(jobs(), works, privacy, blocks) for works in (rich, broken))
     for one, other in zip(ours, theirs, strict=True):
         assert fields_of(one.outcome) == fields_of(other.outcome)
@@ -276,7 +277,7 @@ def test_the_noise_that_is_reported_is_the_mechanisms_own():
 
 
 def test_a_failed_training_is_sent_as_zero_with_noise():
-    broken = Work(Outcome(10, failure="NaN"), torch.full((8,), 5.0))
+    broken = ClientResult(Outcome(10, failure="NaN"), torch.full((8,), 5.0))
     privacy = LocalPrivacy(10.0, 0.0)
     sent = release(jobs()[:1], [broken], privacy, Blocks.of_sizes(SIZES))
     assert torch.equal(sent[0].vector, torch.zeros(8))
@@ -297,7 +298,7 @@ def test_counts_in_place_of_the_sites_own_are_the_same_counts(kind, noise, steps
     plan = LocalPlan(lr=0.1, batch_size=8, steps=steps, epochs=2, noise=noise)
     job = Job(1, plan, seed=0, kind=kind, max_batches=3 if kind == "probe" else None)
     outcomes, rows = on.do([job], [on.initial])
-    sent = release([job], [Work(outcomes[0], rows[0])], LocalPrivacy(1.0, 1.0), on.blocks)
+    sent = release([job], [ClientResult(outcomes[0], rows[0])], LocalPrivacy(1.0, 1.0), on.blocks)
     for name in ("samples", "steps", "lr", "batches"):
         assert getattr(sent[0].outcome, name) == getattr(outcomes[0], name)
     assert (sent[0].outcome.noise is None) == (outcomes[0].noise is None)

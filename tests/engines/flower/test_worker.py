@@ -95,7 +95,7 @@ class TestASiteRefuses:
         from fedbridge.home import News
 
         with pytest.raises(OrderError, match="round 5"):
-            worker(tmp_path, 0, method="auto").settle(5, News())
+            worker(tmp_path, 0, method="auto").decide(5, News())
 
 
 class TestMemory:

@@ -33,8 +33,8 @@ from fedbridge.engines.flower.worker import Delivery, SiteWorker
 from fedbridge.errors import OptionError
 from fedbridge.estimators import NoiseStream
 from fedbridge.files import file_name
-from fedbridge.home import News, Work
-from fedbridge.jobs import Outcome
+from fedbridge.home import News
+from fedbridge.jobs import ClientResult, Outcome
 from fedbridge.metrics import Evaluation, Metrics
 from fedbridge.sketch import Sketch
 
@@ -110,13 +110,13 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             raise OrderError(f"Expected to measure models at the target, but this is {site.name}.")
         number, chosen, facts = int(work["round"]), None, None
         if "settle" in work:
-            settled = worker.settle(number, _news(message, work["settle"]))
-            assert settled.state is not None
-            assert settled.evaluation is not None
-            chosen, facts, evaluation = settled.state, settled.facts, settled.evaluation
+            decision = worker.decide(number, _news(message, work["settle"]))
+            assert decision.state is not None
+            assert decision.evaluation is not None
+            chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
         else:
             chosen = _states(message, worker.layout)[0]
-            evaluation = worker.judge(number, chosen)
+            evaluation = worker.evaluate(number, chosen)
         worker.keep_model(chosen, evaluation)
         if worker.privacy is not None:
             reply = evaluate_reply(site.name, len(site.test), Evaluation(None))
@@ -237,7 +237,7 @@ def reply_to_train(
         batches=stream.count,
         sketches=torch.stack(stream.sketches) if stream.sketches else None,
     )
-    delivery = Delivery(Work(outcome, vector), {"values": vector})
+    delivery = Delivery(ClientResult(outcome, vector), {"values": vector})
     return Message(train_reply(site, role, [delivery], {}), reply_to=message)
 
 

@@ -22,10 +22,11 @@ from fedbridge.engines.flower.privacy import epsilon, privacy_in
 from fedbridge.engines.flower.server import app_files, strategy_of
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.files import file_name, to_json, write_atomically
+from fedbridge.loop import Callback, RunResult
+from fedbridge.methods import check_travels
 from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_report
-from fedbridge.run import Callback, RunResult, check_travels
 from fedbridge.rundir import SITES, RunFolder, fingerprint
 from fedbridge.tested import Tested, write_tested
 from fedbridge.training import Workbench

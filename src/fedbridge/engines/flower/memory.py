@@ -17,7 +17,7 @@ import platformdirs
 
 from fedbridge.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.files import PRIVATE
-from fedbridge.seeds import FIRST_ROUND
+from fedbridge.jobs import FIRST_ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -43,8 +43,7 @@ from torch import Tensor
 
 from fedbridge.errors import FedbridgeError, OptionError, nearest
 from fedbridge.files import to_json, write_atomically
-from fedbridge.home import Work
-from fedbridge.jobs import Outcome
+from fedbridge.jobs import ClientResult, Outcome
 from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
@@ -144,11 +143,11 @@ def protect(
 
 def release(
     jobs: Sequence[Job],
-    works: Sequence[Work],
+    works: Sequence[ClientResult],
     privacy: LocalPrivacy,
     blocks: Blocks,
     generator: torch.Generator | None = None,
-) -> list[Work]:
+) -> list[ClientResult]:
     """What may leave a site of its finished work; the rest stays, failures included.
 
     Args:
@@ -164,7 +163,7 @@ def release(
     ]
     protected = protect(vectors, privacy, generator)
     return [
-        Work(_public(job, work.outcome.samples, privacy, blocks), vector)
+        ClientResult(_public(job, work.outcome.samples, privacy, blocks), vector)
         for job, work, vector in zip(jobs, works, protected, strict=True)
     ]
 

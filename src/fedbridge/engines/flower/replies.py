@@ -15,8 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbridge.engines.flower.encoding import EncodingError, decode
 from fedbridge.engines.flower.reasons import LONGEST, printable, public_reason
 from fedbridge.errors import FedbridgeError
-from fedbridge.home import Work
-from fedbridge.jobs import Outcome
+from fedbridge.jobs import ClientResult, Outcome
 from fedbridge.metrics import Evaluation, Metrics
 
 if TYPE_CHECKING:
@@ -88,12 +87,12 @@ def train_reply(
     site: str, role: str, deliveries: Sequence[Delivery], about: Mapping[str, str | float | None]
 ) -> RecordDict:
     """A round's work as records: one update, its noise and its scalars per job."""
-    failures = [delivery.work.outcome.failure for delivery in deliveries]
+    failures = [delivery.result.outcome.failure for delivery in deliveries]
     reasons = (public_reason(reason)[:LONGEST] for reason in failures if reason is not None)
     failure = next(reasons, None)
     content = RecordDict({SITE: _site(site, role, {**about, "failure": failure})})
     for k, delivery in enumerate(deliveries):
-        outcome = delivery.work.outcome
+        outcome = delivery.result.outcome
         if outcome.failure is not None:
             continue
         content[f"update-{k}"] = arrays(delivery.tensors)
@@ -116,7 +115,7 @@ def train_reply(
     return content
 
 
-def read_work(content: RecordDict, k: int, encoding: str, size: int) -> Work | None:
+def read_result(content: RecordDict, k: int, encoding: str, size: int) -> ClientResult | None:
     """Job ``k`` of a reply; None if the site says that it failed.
 
     Raises:
@@ -132,7 +131,7 @@ def read_work(content: RecordDict, k: int, encoding: str, size: int) -> Work | N
         scalars = content.metric_records[f"metrics-{k}"]
         noise = tensors(content.array_records.get(f"noise-{k}", ArrayRecord()))
         buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
-        return Work(
+        return ClientResult(
             Outcome(
                 samples=scalars["num-examples"],  # type: ignore[arg-type]
                 steps=scalars["steps"],  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -25,19 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.blocks import Blocks
-    from fedbridge.jobs import Job
+    from fedbridge.jobs import ClientResult, Job, Outcome
 
-Layout: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+Shapes: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Type and shape of tensors, by name."""
 
-NEEDED = ("samples", "steps", "lr")
-FIELDS = (
-    *NEEDED,
-    *("loss", "buffers", "noise", "batches", "sketches", "told", "seconds", "failure"),
-)
-"""What a site may report: the fields of an ``Outcome`` that are its to fill."""
-
-LONGEST_TEXT = 500
 MOST = 10**12
 """No count of samples or steps is larger."""
 
@@ -64,8 +56,8 @@ class Expected:
 
     size: int
     blocks: int = 1
-    buffers: Layout = field(default_factory=dict)
-    told: Layout = field(default_factory=dict)
+    buffers: Shapes = field(default_factory=dict)
+    told: Shapes = field(default_factory=dict)
     noise: Literal["none", "size", "sketch"] = "none"
     sketch_size: int = 64
     samples: int | None = None
@@ -77,73 +69,66 @@ class Expected:
     def of_job(
         cls,
         job: Job,
-        samples: int,
+        samples: int | None,
         blocks: Blocks,
         *,
         buffers: Mapping[str, Tensor],
         sketch_size: int,
-        told: Layout | None = None,
+        told: Shapes | None = None,
     ) -> Expected:
-        """What comes of a job at a site of so many rows."""
+        """What comes of a job at a site of so many rows; None if only the site knows."""
         asked = job.plan.noise
-        return cls(
+        expected = cls(
             blocks.total,
             len(blocks),
-            layout_of(buffers),
+            types_and_shapes(buffers),
             told or {},
             "size" if job.kind == "probe" and asked == "none" else asked,
             sketch_size,
-            samples,
-            job.steps(samples),
-            job.lr,
-            job.noisy_batches(samples),
+        )
+        if samples is None:
+            return expected
+        return replace(
+            expected,
+            samples=samples,
+            steps=job.steps(samples),
+            lr=job.lr,
+            batches=job.noisy_batches(samples),
         )
 
 
-def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
+def types_and_shapes(tensors: Mapping[str, Tensor]) -> Shapes:
     """Types and shapes of tensors."""
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def screen_update(
-    vector: object, report: object, expected: Expected, norm_bound: float | None = None
+    result: ClientResult, expected: Expected, norm_bound: float | None = None
 ) -> str | None:
-    """What is wrong with a site's reply; None if nothing is.
-
-    A report of a ``failure`` is a fair answer, whatever the vector.
+    """What is wrong with what a site sends; None if nothing is.
 
     Args:
-        vector: the update (or probe) as it came.
-        report: what came besides, by the names of ``FIELDS``; missing ones have the defaults of
-            ``Outcome``.
+        result: the update (or probe) and its report as they came: nothing about them, not even the
+            types, is certain yet.
         expected: what should have come.
         norm_bound: the longest that an update may be; None for any length.
     """
     if norm_bound is not None:
         check_number("norm_bound", norm_bound, above=0)
-    if not isinstance(report, Mapping):
-        return f"expected a report, but got {_shown(report)}"
-    strange = next((name for name in report if name not in FIELDS), None)
-    if strange is not None:
-        return f"expected a report of {', '.join(FIELDS)}, but it holds {_shown(strange)}"
-    if report.get("failure") is not None:
-        return _text_complaint(report["failure"])
-    missing = [name for name in NEEDED if name not in report]
-    if missing:
-        return f"expected a report of samples, steps and lr, but {missing[0]} is missing"
+    outcome = result.outcome
     return (
-        _scalars_complaint(report, expected)
-        or _tensor_complaint("the update", vector, (torch.float32,), (expected.size,))
-        or _noise_complaint(report, expected)
-        or _tensors_complaint("buffer", report.get("buffers", {}), expected.buffers)
-        or _tensors_complaint("report", report.get("told", {}), expected.told)
-        or _variances_complaint(report.get("buffers", {}))
-        or _length_complaint(vector, norm_bound)
+        _scalars_complaint(outcome, expected)
+        or _tensor_complaint("the update", result.vector, (torch.float32,), (expected.size,))
+        or _noise_complaint(outcome, expected)
+        or _tensors_complaint("buffer", outcome.buffers, expected.buffers)
+        or _tensors_complaint("report", outcome.told, expected.told)
+        or _variances_complaint(outcome.buffers)
+        or _length_complaint(result.vector, norm_bound)
     )
 
 
 def screen_model(
-    arrays: Mapping[str, Tensor], parameters: Mapping[str, tuple[int, ...]], buffers: Layout
+    arrays: Mapping[str, Tensor], parameters: Mapping[str, tuple[int, ...]], buffers: Shapes
 ) -> str | None:
     """What is wrong with a whole model that a site sends; None if nothing is."""
     layout = {name: (torch.float32, shape) for name, shape in parameters.items()}
@@ -175,30 +160,21 @@ def length_of(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
-def _text_complaint(text: object) -> str | None:
-    if type(text) is not str or len(text) > LONGEST_TEXT or not text.isprintable():
-        return (
-            f"expected the reason of a failure in at most {LONGEST_TEXT} printable characters, "
-            f"but got {_shown(text)}"
-        )
-    return None
-
-
-def _scalars_complaint(report: Mapping[str, object], expected: Expected) -> str | None:
-    loss, seconds = _number(report.get("loss", math.nan)), _number(report.get("seconds", 0.0))
+def _scalars_complaint(report: Outcome, expected: Expected) -> str | None:
+    loss, seconds = _number(report.loss), _number(report.seconds)
     if loss is None or math.isinf(loss):
-        return f"expected a finite loss or NaN, but got {_shown(report['loss'])}"
+        return f"expected a finite loss or NaN, but got {_shown(report.loss)}"
     if seconds is None or not 0 <= seconds < math.inf:
-        return f"expected seconds of at least 0, but got {_shown(report['seconds'])}"
-    lr = _number(report["lr"])
+        return f"expected seconds of at least 0, but got {_shown(report.seconds)}"
+    lr = _number(report.lr)
     least, most = LEARNING_RATES if expected.lr is None else (expected.lr, expected.lr)
     if lr is None or not least <= lr <= most:
         known = f"between {least:g} and {most:g}" if expected.lr is None else f"of {least:g}"
-        return f"expected a learning rate {known}, but got {_shown(report['lr'])}"
+        return f"expected a learning rate {known}, but got {_shown(report.lr)}"
     return (
-        _count_complaint("samples", report["samples"], expected.samples)
-        or _count_complaint("steps", report["steps"], expected.steps)
-        or _count_complaint("batches", report.get("batches", 0), expected.batches, least=0)
+        _count_complaint("samples", report.samples, expected.samples)
+        or _count_complaint("steps", report.steps, expected.steps)
+        or _count_complaint("batches", report.batches, expected.batches, least=0)
     )
 
 
@@ -210,8 +186,8 @@ def _count_complaint(name: str, value: object, known: int | None, least: int = 1
     return None
 
 
-def _noise_complaint(report: Mapping[str, object], expected: Expected) -> str | None:
-    noise, sketches = report.get("noise"), report.get("sketches")
+def _noise_complaint(report: Outcome, expected: Expected) -> str | None:
+    noise, sketches = report.noise, report.sketches
     if noise is not None and expected.noise == "none":
         return "expected no noise of the update, but got some"
     if sketches is not None and expected.noise != "sketch":
@@ -219,17 +195,15 @@ def _noise_complaint(report: Mapping[str, object], expected: Expected) -> str | 
     complaint = None
     if noise is not None:
         complaint = _tensor_complaint("the noise", noise, REAL, (expected.blocks,))
-        if complaint is None and isinstance(noise, Tensor) and bool((noise < 0).any()):
+        if complaint is None and bool((noise < 0).any()):
             complaint = "expected a noise of at least 0 in every block, but some is negative"
     if complaint is None and sketches is not None:
-        batches = report.get("batches", 0)
-        assert isinstance(batches, int)
-        shape = (batches - 1, expected.blocks, 2, expected.sketch_size)
+        shape = (report.batches - 1, expected.blocks, 2, expected.sketch_size)
         complaint = _tensor_complaint("the sketches", sketches, REAL, shape)
     return complaint
 
 
-def _tensors_complaint(kind: str, tensors: object, layout: Layout) -> str | None:
+def _tensors_complaint(kind: str, tensors: object, layout: Shapes) -> str | None:
     if not isinstance(tensors, Mapping):
         return f"expected {kind}s by name, but got {_shown(tensors)}"
     strange = next((name for name in tensors if name not in layout), None)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
 
 from fedbridge import methods
 from fedbridge.blocks import buffer_copies, parameter_vector
@@ -23,12 +25,13 @@ from fedbridge.engines.flower.courier import Courier
 from fedbridge.engines.flower.layout import Layout, Skeleton
 from fedbridge.engines.flower.options import NetworkOptions
 from fedbridge.engines.flower.orders import Orders
-from fedbridge.engines.flower.remote import FlowerRemote
+from fedbridge.engines.flower.remote import FlowerEngine
 from fedbridge.engines.flower.replies import arrays, tensors
 from fedbridge.engines.flower.roll import Roll
 from fedbridge.errors import OptionError
 from fedbridge.files import to_json
-from fedbridge.run import Run, RunResult, check_travels
+from fedbridge.loop import Run, RunResult
+from fedbridge.report.finish import CardAndPage
 from fedbridge.rundir import RunFolder
 from fedbridge.settings import Settings, split_options
 from fedbridge.state import State
@@ -86,7 +89,7 @@ class FedBridgeStrategy(Strategy):
         about: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        check_travels(rule)
+        methods.check_travels(rule)
         if secure and target is None:
             raise OptionError(
                 "Expected `target` to be named where roles are pinned to registered nodes "
@@ -128,27 +131,31 @@ class FedBridgeStrategy(Strategy):
         self.target = roll.target
         task = roll.task(self.name)
         settings, own = self._settings(task, initial_arrays)
-        remote = FlowerRemote(
-            courier,
-            roll,
-            self._orders(roll, settings, own, task.model),
-            wait=self.wait,
-            norm_bound=self.norm_bound,
-            norm_ratio=self.norm_ratio,
-            own_training=self.own_training,
-        )
         self.summary()
         result = Result()
         run = Run(
             task,
             self.rule,
+            methods.class_of(self.rule),
+            partial(methods.make, self.rule),
             num_rounds,
             self.seed,
             settings,
             own,
             (lambda line: _note(result, line),),
-            remote,
-            self.about,
+            engine=partial(
+                FlowerEngine,
+                courier=courier,
+                roll=roll,
+                orders=self._orders(roll, settings, own, task.model),
+                wait=self.wait,
+                norm_bound=self.norm_bound,
+                norm_ratio=self.norm_ratio,
+                own_training=self.own_training,
+            ),
+            initial=settings.model if isinstance(settings.model, nn.Module) else None,
+            about=self.about,
+            extras=CardAndPage(),
         )
         folder = None if self.out is None else RunFolder(Path(self.out))
         self.result = run.go(folder, resume=True)

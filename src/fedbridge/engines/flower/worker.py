@@ -20,8 +20,7 @@ from fedbridge.engines.flower.orders import OrderError, Orders
 from fedbridge.engines.flower.privacy import Ledger, release
 from fedbridge.engines.flower.reasons import public_reason
 from fedbridge.federation import Federation
-from fedbridge.home import Work
-from fedbridge.jobs import TARGET
+from fedbridge.jobs import TARGET, ClientResult
 from fedbridge.models import build_model, is_built_in
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from fedbridge.data.site_package import LocalSite
     from fedbridge.engines.flower.memory import Memory
     from fedbridge.engines.flower.privacy import LocalPrivacy
-    from fedbridge.home import Home, News, Settled
+    from fedbridge.home import Decision, News, TargetSide
     from fedbridge.jobs import Job
     from fedbridge.metrics import Evaluation
     from fedbridge.state import State
@@ -48,16 +47,16 @@ class Delivery:
     """A finished job, ready to travel.
 
     Attributes:
-        work: what the coordinator will see.
+        result: what the coordinator will see.
         tensors: the vector, encoded.
     """
 
-    work: Work
+    result: ClientResult
     tensors: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class RoundWork:
+class SiteRound:
     """A site's answer to the orders of a round.
 
     Attributes:
@@ -108,7 +107,7 @@ class SiteWorker:
 
     def train(
         self, round: int, jobs: Sequence[Job], states: Sequence[State], settled: int | None = None
-    ) -> RoundWork:
+    ) -> SiteRound:
         """Do a round's jobs, and at the target what its method trains at home beside them.
 
         ``settled`` is the last round that the coordinator knows the target to have settled.
@@ -123,7 +122,9 @@ class SiteWorker:
         starts = [*states, *(state for _, state in trainings)]
         self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
         outcomes, rows = self.federation.do([*mine, *own], starts, round)
-        done = [Work(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)]
+        done = [
+            ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
+        ]
         works, at_home = done[: len(jobs)], done[len(jobs) :]
         for work in works:
             if work.outcome.failure is not None:
@@ -134,15 +135,15 @@ class SiteWorker:
         deliveries = self._encoded(round, mine, works)
         failure = None
         if home is not None:
-            home.trained([delivery.work for delivery in deliveries], at_home)
+            home.trained([delivery.result for delivery in deliveries], at_home)
             self.memory.save(WAITING, round, home.memory(), home.facts())
             stopped = at_home[0].outcome.failure
             failure = None if stopped is None else public_reason(stopped)
         if self.privacy is None:
-            return RoundWork(deliveries, failure, note)
-        return RoundWork(deliveries, None, note, ledger.epsilon(self.privacy.delta))
+            return SiteRound(deliveries, failure, note)
+        return SiteRound(deliveries, None, note, ledger.epsilon(self.privacy.delta))
 
-    def settle(self, round: int, news: News) -> Settled:
+    def decide(self, round: int, news: News) -> Decision:
         """Let the lanes at home decide, and measure what they chose."""
         home = self._make_home()
         waiting = None if home is None else self.memory.load(WAITING, before=round + 1)
@@ -153,14 +154,14 @@ class SiteWorker:
             )
         home.begin(self.federation.initial)
         home.remember(waiting.tensors, waiting.facts)
-        settled = home.settle(news)
+        decision = home.decide(news)
         self.memory.save(HOME, round, home.memory(), home.facts())
-        assert settled.state is not None
-        return replace(settled, evaluation=self.federation.judge(round, settled.state))
+        assert decision.state is not None
+        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
 
-    def judge(self, round: int, state: State) -> Evaluation:
+    def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth to the target."""
-        return self.federation.judge(round, state)
+        return self.federation.evaluate(round, state)
 
     def keep_model(self, state: State, evaluation: Evaluation) -> None:
         """Keep the target's model where the target is, ready for ``fedbridge predict``."""
@@ -180,15 +181,15 @@ class SiteWorker:
         rows = self.federation.target_rows if self.client == TARGET else None
         return replace(job, plan=plan, rows=rows, buffers=states[job.slot].buffers)
 
-    def _make_home(self) -> Home | None:
+    def _make_home(self) -> TargetSide | None:
         if self.client != TARGET:
             return None
         kind = methods.class_of(self.orders.method)
-        return kind.home_of(self.federation, self.orders.options)
+        return kind.target_side(self.federation, self.orders.options)
 
     def _home(
         self, round: int, states: Sequence[State], settled: int | None
-    ) -> tuple[Home | None, str | None]:
+    ) -> tuple[TargetSide | None, str | None]:
         """The home as it was after the last round, on the lanes that the coordinator has."""
         home = self._make_home()
         if home is None:
@@ -208,7 +209,9 @@ class SiteWorker:
         home.follow(states)
         return home, note
 
-    def _encoded(self, round: int, jobs: Sequence[Job], works: Sequence[Work]) -> list[Delivery]:
+    def _encoded(
+        self, round: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+    ) -> list[Delivery]:
         """Vectors as they travel; the site goes on with what the coordinator will see of them."""
         feedback = Feedback(self.orders.encoding)
         past = self.memory.load(ROUNDING, before=round + 1)
@@ -221,7 +224,7 @@ class SiteWorker:
                 continue
             key = f"{job.kind} {job.slot}"
             sent = feedback.encode(key, round, work.vector)
-            deliveries.append(Delivery(Work(work.outcome, sent.decoded), sent.tensors))
+            deliveries.append(Delivery(ClientResult(work.outcome, sent.decoded), sent.tensors))
         kept = feedback.memory()
         if kept:
             self.memory.save(ROUNDING, round, kept, {})

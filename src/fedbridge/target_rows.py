@@ -1,12 +1,20 @@
-"""Rows of the target that only a method with such a need gets to see."""
+"""Which of the target's rows serve what: training, validation, or only a method with such a need.
+
+Rows that are set aside for validation are trained on by nobody; rows without labels, and labels
+that a federation would not have, are seen by no method that does not declare the need.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from fedbridge.data.split import round_half_up, stratified_split
+from fedbridge.errors import FedbridgeError
+from fedbridge.jobs import SPLITTING, TARGET, seed_of
 from fedbridge.needs import Need
 
 if TYPE_CHECKING:
@@ -15,6 +23,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.settings import Settings
+
+
+def set_validation_aside(
+    task: FederatedTask, settings: Settings, seed: int
+) -> tuple[Site | None, Tensor | None]:
+    """A validation split of the target's training rows, if early stopping needs one.
+
+    Returns the split and the rows that are left; nothing where the target's rows are not known.
+    """
+    target = task.target
+    if settings.early_stopping is None or not len(target.x):
+        return None, None
+    count = rows_to_train(len(target), settings)
+    if count < 1:
+        raise FedbridgeError(
+            f"Expected enough target rows to set some aside for early stopping, but there "
+            f"are {len(target)}: leave `early_stopping` out."
+        )
+    strata = None if task.n_classes is None else target.y.numpy()
+    chooser = np.random.default_rng(seed_of(seed, 0, TARGET, SPLITTING))
+    kept, aside = stratified_split(strata, len(target), count, chooser)
+    rows = torch.from_numpy(aside)
+    validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
+    return validation, torch.from_numpy(kept)
+
+
+def rows_to_train(samples: int, settings: Settings) -> int:
+    """How many of the target's rows are left to train on."""
+    if settings.early_stopping is None:
+        return samples
+    return samples - max(1, round_half_up(settings.validation_fraction * samples))
 
 
 def more_sites(

@@ -1,0 +1,104 @@
+"""The one door to the clients: run their jobs, let the target decide, evaluate a model.
+
+This process, worker processes and a network of sites all implement ``Engine``. Whoever asks does
+not know where a site lives; what an answer has to tell besides itself (notes for the history,
+facts, bytes that crossed a wire) comes with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from fedbridge.home import Decision, News, TargetSide
+    from fedbridge.jobs import Job, Outcome
+    from fedbridge.metrics import Evaluation
+    from fedbridge.state import State
+
+T = TypeVar("T")
+
+
+class Traffic(NamedTuple):
+    """Bytes on a wire: from the sites to the coordinator, and from there to the sites."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What an engine answers, and what is to be told about how it came.
+
+    Attributes:
+        value: the answer itself.
+        notes: what a reader of the history should know.
+        facts: more entries for the round's line of the history.
+        traffic: what crossed a wire since the last answer; None where nothing did.
+    """
+
+    value: T
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Jobs that were run.
+
+    Attributes:
+        outcomes: one per job, in their order; one that failed says why.
+        vectors: (jobs, m) what they computed, in memory that the next jobs will write over.
+        alone: outcome of the first thing that the target's side trained beside them: whether the
+            target can train at all.
+    """
+
+    outcomes: list[Outcome]
+    vectors: Tensor
+    alone: Outcome | None = None
+
+
+class Engine(Protocol):
+    """Who runs the clients."""
+
+    def open(self, *, slots: int, rows: int) -> None:
+        """Make room for so many starting points and jobs at a time; start what must be started."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+    def host(self, make: Callable[[], TargetSide]) -> TargetSide:
+        """Give the target's part of a method a place to live: with the target.
+
+        What is returned stands for it here; where the target is elsewhere, that is an empty shell.
+        """
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        starts: Sequence[State],
+        *,
+        round: int,
+        beside: bool = False,
+        decided: int | None = None,
+    ) -> Answer[Finished]:
+        """Run jobs that start from ``starts`` (by slot).
+
+        Args:
+            jobs: one that fails says so in its outcome.
+            starts: the models to start from.
+            round: the round that is being played.
+            beside: let the target's side train beside them.
+            decided: the last round in which the target has decided, as far as is known here.
+        """
+
+    def decide(self, round: int, news: News) -> Answer[Decision | None]:
+        """Let the target decide on a round's mixture; None if it does not answer."""
+
+    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+        """What a model is worth to the target, by its test split and the rows set aside."""
