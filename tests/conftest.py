@@ -5,7 +5,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fedbridge.data import image_cache
+from fedbridge.data.images import cache as image_cache
 from fedbridge.report import library
 
 settings.register_profile(

@@ -8,7 +8,7 @@ import pytest
 from serving import serving
 
 from fedbridge.cli import main
-from fedbridge.data.catalogue import CATALOGUE, Content, Download, Files
+from fedbridge.data.store.catalogue import CATALOGUE, Content, Download, Files
 
 TEXT = b"1,2,3\n"
 
@@ -169,6 +169,6 @@ def test_ctrl_c_says_how_to_go_on(capsys, server, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedbridge.data.fetch.download", interrupted)
+    monkeypatch.setattr("fedbridge.data.store.fetch.download", interrupted)
     assert main(["data", "fetch", "heart"]) == 130
     assert "to go on: fedbridge data fetch heart" in capsys.readouterr().err

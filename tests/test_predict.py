@@ -11,7 +11,7 @@ from pictures import TINY, noise_image, register_tiny_backbone
 from safetensors.torch import load_file, save_file
 
 import fedbridge as fb
-from fedbridge.data.image_preprocessing import ImagePreprocessing
+from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.models import backbones
 from fedbridge.predict import load_model, predict

@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedbridge.data.arrays import as_features, read_arrays
-from fedbridge.data.image_preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
-from fedbridge.data.preprocessing import Preprocessing
-from fedbridge.data.tables import read_csv
+from fedbridge.data.images.preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
+from fedbridge.data.tables.cells import read_csv
+from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.methods import class_of

@@ -9,7 +9,7 @@ import pytest
 from deploying import deployment, give_data, patients, plan
 from links import answering
 
-from fedbridge.data.schema import Schema
+from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError

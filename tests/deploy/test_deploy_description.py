@@ -5,8 +5,8 @@ import json
 import pytest
 from deploying import give_data, patients
 
-from fedbridge.data.csv_site import describe_csv
-from fedbridge.data.schema import agree
+from fedbridge.data.tables.csv_site import describe_csv
+from fedbridge.data.tables.schema import agree
 from fedbridge.deploy.description import describe_site, read_description
 from fedbridge.deploy.folders import DeploymentError
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from deploying import plan
 
-from fedbridge.data.summary import Reading
+from fedbridge.data.tables.summary import Reading
 from fedbridge.deploy.folders import DeploymentError, DeploymentPlan
 from fedbridge.errors import OptionError
 

@@ -12,7 +12,7 @@ from deploying import deployment, plan
 from flwr.cli.build import build_fab_from_disk
 
 from fedbridge.cli import build_parser
-from fedbridge.data.summary import Reading
+from fedbridge.data.tables.summary import Reading
 from fedbridge.deploy import writing
 from fedbridge.deploy.folders import Deployment, DeploymentError
 from fedbridge.deploy.writing import write_deployment

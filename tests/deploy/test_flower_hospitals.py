@@ -16,7 +16,7 @@ from flwr.common.config import validate_config
 
 from fedbridge.cli import build_parser
 from fedbridge.data.load import load_task
-from fedbridge.data.schema import Schema
+from fedbridge.data.tables.schema import Schema
 from fedbridge.engines.flower.strategy import FedBridgeStrategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-hospitals"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedbridge as fb
-from fedbridge.data.catalogue import RESNET18, RESNET50
+from fedbridge.data.store.catalogue import RESNET18, RESNET50
 from fedbridge.errors import DataError, ModelError
 from fedbridge.files import sha256
 from fedbridge.models import build_model, split_model, without_weights

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.data.csv_site import load_csv_site
-from fedbridge.data.schema import Schema
 from fedbridge.data.split import OWN_SPLIT
+from fedbridge.data.tables.csv_site import load_csv_site
+from fedbridge.data.tables.schema import Schema
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedbridge.commands.parts import Commands
-    from fedbridge.data.catalogue import DataSet
-    from fedbridge.data.fetch import Fetched
-    from fedbridge.data.verify import CheckReport
+    from fedbridge.data.store.catalogue import DataSet
+    from fedbridge.data.store.fetch import Fetched
+    from fedbridge.data.store.verify import CheckReport
 
 HELP = """\
 Data sets of the built-in tasks, and pretrained weights: list them, fetch them, check them.
@@ -77,7 +77,7 @@ def add(commands: Commands) -> None:
 
 def list_command(args: Namespace) -> int:
     """Show the catalogue."""
-    from fedbridge.data.catalogue import CATALOGUE
+    from fedbridge.data.store.catalogue import CATALOGUE
     from fedbridge.places import data_root
 
     if args.json:
@@ -93,8 +93,8 @@ def list_command(args: Namespace) -> int:
 
 def fetch_command(args: Namespace) -> int:
     """Fetch what is named, one after the other; one that fails does not stop the others."""
-    from fedbridge.data.catalogue import chosen
-    from fedbridge.data.fetch import fetch_dataset
+    from fedbridge.data.store.catalogue import chosen
+    from fedbridge.data.store.fetch import fetch_dataset
     from fedbridge.errors import FedbridgeError
 
     done, failed = [], {}
@@ -120,8 +120,8 @@ def fetch_command(args: Namespace) -> int:
 
 def check_command(args: Namespace) -> int:
     """Check what is named; say what is wrong, file by file."""
-    from fedbridge.data.catalogue import chosen
-    from fedbridge.data.verify import check_dataset
+    from fedbridge.data.store.catalogue import chosen
+    from fedbridge.data.store.verify import check_dataset
     from fedbridge.places import data_root, dataset_folder
 
     root = args.dir or data_root()

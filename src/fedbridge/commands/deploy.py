@@ -226,7 +226,7 @@ def key_command(args: Namespace) -> int:
 
 def _plan(args: Namespace) -> DeploymentPlan:
     from fedbridge.commands.parts import sort_options
-    from fedbridge.data.summary import Reading, column_names
+    from fedbridge.data.tables.summary import Reading, column_names
     from fedbridge.deploy.folders import DeploymentPlan
     from fedbridge.engines.flower.options import NETWORK, PRIVACY
     from fedbridge.errors import UnknownOptionError, nearest

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fedbridge.data.image_preprocessing import ImagePreprocessing
-    from fedbridge.data.preprocessing import Preprocessing
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.split import Rows
+    from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import Prepare
 
 

@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 import numpy as np
 
 from fedbridge.data.arrays import npz_task
-from fedbridge.data.cifar import cifar10_noise
-from fedbridge.data.colored_mnist import VERSIONS, colored_mnist
-from fedbridge.data.digits import ShiftName, digits_task
-from fedbridge.data.fashion import fashion_labels, fashion_noise, fashion_sources
-from fedbridge.data.heart import heart_task
-from fedbridge.data.images import images_task
-from fedbridge.data.rbf import rbf_task
+from fedbridge.data.builtin.cifar import cifar10_noise
+from fedbridge.data.builtin.colored_mnist import VERSIONS, colored_mnist
+from fedbridge.data.builtin.digits import ShiftName, digits_task
+from fedbridge.data.builtin.fashion import fashion_labels, fashion_noise, fashion_sources
+from fedbridge.data.builtin.heart import heart_task
+from fedbridge.data.builtin.rbf import rbf_task
+from fedbridge.data.builtin.suites import SUITES, suite_task
+from fedbridge.data.images.folder import images_task
 from fedbridge.data.split import SplitOptions
-from fedbridge.data.suites import SUITES, suite_task
-from fedbridge.data.tabular import table_task
+from fedbridge.data.tables.tabular import table_task
 from fedbridge.errors import (
     DataError,
     OptionError,

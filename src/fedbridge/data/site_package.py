@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedbridge.data.preprocessing import Preprocessing
+from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, prepare_from_record, prepare_to_record
 from fedbridge.errors import DataError
 from fedbridge.files import PRIVATE, to_json, write_atomically

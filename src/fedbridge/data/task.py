@@ -18,8 +18,8 @@ from fedbridge.errors import DataError, NonFiniteError, ShapeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fedbridge.data.image_preprocessing import ImagePreprocessing
-    from fedbridge.data.preprocessing import Preprocessing
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.tables.preprocessing import Preprocessing
 
     Prepare = Callable[[Tensor, torch.Generator], Tensor]
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedbridge.data.schema import agree
+from fedbridge.data.tables.schema import agree
 from fedbridge.deploy.description import describe_site, differences, own_versions, read_description
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
 from fedbridge.engines.flower.cluster.control import Control

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, get_args
 
-from fedbridge.data.csv_site import describe_csv
-from fedbridge.data.summary import ColumnSummary, Kind, Reading, TableSummary
+from fedbridge.data.tables.csv_site import describe_csv
+from fedbridge.data.tables.summary import ColumnSummary, Kind, Reading, TableSummary
 from fedbridge.deploy.folders import DeploymentError
 
 if TYPE_CHECKING:

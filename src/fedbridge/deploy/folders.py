@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from fedbridge.data.split import TEST_FRACTION
-from fedbridge.data.summary import Reading, column_names
+from fedbridge.data.tables.summary import Reading, column_names
 from fedbridge.engines.flower.pki import Certificates, NodeKey, node_key
 from fedbridge.engines.flower.privacy import privacy_in
 from fedbridge.errors import FedbridgeError, OptionError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fedbridge.data.csv_site import load_csv_site
-from fedbridge.data.schema import Schema
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
+from fedbridge.data.tables.csv_site import load_csv_site
+from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy.folders import DeploymentError
 
 if TYPE_CHECKING:

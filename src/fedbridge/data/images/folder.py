@@ -1,0 +1,132 @@
+"""A folder ``domain/class/*.png|jpg|jpeg``: images of any size as pixels, or as features.
+
+Without a backbone, images are resized and kept as ``uint8``. With one, every site's images go
+through the frozen backbone once, and the federation trains a head on their features: minutes on a
+CPU instead of days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedbridge.data.arrays import task_from_domains
+from fedbridge.data.images.cache import KeptRows, cached_rows
+from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
+from fedbridge.data.options import check_target_name
+from fedbridge.data.split import OWN_SPLIT, SplitOptions
+from fedbridge.errors import DataError
+from fedbridge.options import check_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedbridge.data.task import FederatedTask
+
+IMAGE_SIZE = 32
+HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
+"""What suits a head on frozen features, which learns faster than a whole network should."""
+
+
+def images_task(
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    *,
+    image_size: int | None = None,
+    grayscale: bool = False,
+    backbone: str | None = None,
+    cache: bool = True,
+    split: SplitOptions = OWN_SPLIT,
+) -> FederatedTask:
+    """A task whose domains are the folders of a folder, with one folder per class in each.
+
+    Args:
+        path: The folder.
+        target: The domain that adapts.
+        seed: Decides every random choice of rows.
+        image_size: Height and width that all images are resized to: 32, or the backbone's own.
+        grayscale: One channel instead of three.
+        backbone: A frozen network, such as ``efficientnet-lite0``, whose features are learned
+            from instead of the pixels.
+        cache: Keep the decoded images or features on disk for the next time.
+        split: How the target's images are divided; all that train are labelled by default.
+    """
+    files = {folder.name: image_files(folder) for folder in folders(path)}
+    check_target_name(target, files)
+    how = ImagePreprocessing.from_options(image_size, grayscale, backbone, IMAGE_SIZE)
+    rows, notes = image_rows(path, files, how, cache=cache)
+    task = task_from_domains(
+        {site: (rows[site], [file.parent.name for file in own]) for site, own in files.items()},
+        target,
+        seed,
+        path=path,
+        split=split,
+        ids={site: names_below(path, own) for site, own in files.items()},
+    )
+    return replace(
+        task,
+        model="cnn" if backbone is None else "linear",
+        defaults={} if backbone is None else dict(HEAD_DEFAULTS),
+        preprocessing=how,
+        notes=(*notes, *task.notes),
+    )
+
+
+def image_rows(
+    root: Path, files: Mapping[str, Sequence[Path]], how: ImagePreprocessing, *, cache: bool
+) -> tuple[dict[str, NDArray[np.generic]], tuple[str, ...]]:
+    """The rows of every site's images, and what was done to get them.
+
+    Args:
+        root: The folder that holds a folder for each site.
+        files: The images of every site.
+        how: How an image becomes a row.
+        cache: Take rows from the cache, and keep there what is not in it.
+    """
+    check_flag("cache", cache)
+    kept = {
+        site: cached_rows(root / site, own, how) if cache else KeptRows(how.rows(own, site))
+        for site, own in files.items()
+    }
+    notes = [how.describe()]
+    origins = [found.origin for found in kept.values() if found.origin is not None]
+    if origins:
+        notes.append(
+            f"images of {len(origins)} of {len(kept)} sites were read before, and come from "
+            f"{str(origins[0].parent)!r}"
+        )
+    for problem in sorted({found.problem for found in kept.values() if found.problem}):
+        notes.append(f"images are read anew each time, since they cannot be kept: {problem}")
+    return {site: found.rows for site, found in kept.items()}, tuple(notes)
+
+
+def folders(path: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones."""
+    return sorted(
+        entry
+        for entry in path.iterdir()
+        if entry.is_dir() and not entry.name.startswith((".", "__"))
+    )
+
+
+def image_files(domain: Path) -> list[Path]:
+    """All images ``class/*`` of a domain, in the order of their names."""
+    files = sorted(
+        file for folder in folders(domain) for file in filter(is_image, folder.iterdir())
+    )
+    if not files:
+        raise DataError(
+            f"Expected every site to have rows, but the folder of {domain.name!r} holds no images "
+            f"as class/*.png, *.jpg or *.jpeg: add some or remove the folder."
+        )
+    return files
+
+
+def names_below(root: Path, files: Sequence[Path]) -> list[str]:
+    """What the manifest calls the files: their path below the folder, the same everywhere."""
+    return [file.relative_to(root).as_posix() for file in files]

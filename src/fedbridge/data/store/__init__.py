@@ -1,0 +1,1 @@
+"""Published data sets on disk: what there is, getting it, and checking it."""

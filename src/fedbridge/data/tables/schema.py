@@ -1,0 +1,316 @@
+"""What sites agreed on: the same columns, categories and labels for all, whoever reads a table.
+
+Do the sites mean the same by their columns? Asked before training, answered site by site. What
+cannot be right (a column of numbers here and of words there) is an error; what may be right (a
+category that one site never saw) is a note.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+import pandas as pd
+
+from fedbridge.data.labels import as_values, class_indices, code_labels, show
+from fedbridge.data.tables.cells import checked_numbers, numbers, require_columns
+from fedbridge.data.tables.summary import EXAMPLES, MAX_NUMBERED_CLASSES, Kind, are_whole
+from fedbridge.errors import DataError, DisagreementError, OptionError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from fedbridge.data.tables.summary import ColumnSummary, Reading, TableSummary, TaskKind
+
+    Summaries: TypeAlias = Mapping[str, TableSummary]
+
+FORMAT = 1
+AGAIN = "describe the data anew and agree again"
+
+LabelForm: TypeAlias = Literal["words", "whole numbers", "values"]
+MAX_LEVELS = 100
+
+
+@dataclass(frozen=True)
+class Schema:
+    """How every site turns its table into the model's inputs and classes.
+
+    Attributes:
+        label_column: The column to predict.
+        label_form: What labels are.
+        class_names: The labels by class index; ``None`` for regression.
+        kinds: What each column holds, in the order of the model's inputs.
+        levels: The categories of each categorical column over all sites.
+    """
+
+    label_column: str
+    label_form: LabelForm
+    class_names: tuple[str, ...] | None
+    kinds: Mapping[str, Kind]
+    levels: Mapping[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        if not self.kinds or self.label_column in self.kinds:
+            raise ValueError("it needs columns to learn from, and the label is none of them")
+        categorical = {column for column, kind in self.kinds.items() if kind == "categorical"}
+        if categorical != set(self.levels) or not all(self.levels.values()):
+            raise ValueError("it needs levels of all categorical columns and of no others")
+        if (self.label_form == "values") != (self.class_names is None):
+            raise ValueError("it needs class names unless labels are values")
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes; ``None`` for regression."""
+        return None if self.class_names is None else len(self.class_names)
+
+    def check(self, table: pd.DataFrame, site: str) -> None:
+        """Refuse a table that is not as this site described it when it agreed."""
+        require_columns(table, [self.label_column, *self.kinds], f"the table of site {site!r}")
+        for column, levels in self.levels.items():
+            new = sorted(set(table[column].unique()) - {"", *levels})
+            if new:
+                raise DataError(
+                    f"Expected categories of column {column!r} among {show(levels)}, as the sites "
+                    f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
+                )
+
+    def labels(self, cells: pd.Series, site: str) -> Tensor:
+        """One site's labels as class indices, or as values."""
+        if self.label_form == "words":
+            labels, index = cells.to_numpy(dtype=str), self._index(str)
+        else:
+            labels, index = checked_numbers(cells, site).to_numpy(), self._index(float)
+        if self.class_names is None:
+            return as_values(labels)
+        new = [label for label in np.unique(labels).tolist() if label not in index]
+        if new:
+            raise DataError(
+                f"Expected labels in column {self.label_column!r} among {show(self.class_names)}, "
+                f"as the sites agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
+            )
+        return class_indices(labels, index)
+
+    def _index(self, type_: type[str] | type[float]) -> dict[object, int]:
+        return {type_(name): index for index, name in enumerate(self.class_names or ())}
+
+    def to_json(self) -> str:
+        """The schema as JSON text with a format version."""
+        columns = [
+            {"name": name, "kind": kind}
+            | ({"levels": self.levels[name]} if name in self.levels else {})
+            for name, kind in self.kinds.items()
+        ]
+        content = {
+            "format": FORMAT,
+            "label_column": self.label_column,
+            "label_form": self.label_form,
+            "class_names": self.class_names,
+            "columns": columns,
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Read what :meth:`to_json` wrote, and refuse anything else."""
+        try:
+            content = json.loads(text)
+            if content["format"] != FORMAT:
+                raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
+            names, columns = content["class_names"], content["columns"]
+            kinds = {str(column["name"]): column["kind"] for column in columns}
+            if not set(kinds.values()) <= set(get_args(Kind)):
+                raise ValueError(f"columns have kinds {show(sorted(map(str, kinds.values())))}")
+            if content["label_form"] not in get_args(LabelForm):
+                raise ValueError(f"labels have the form {content['label_form']!r}")
+            return cls(
+                str(content["label_column"]),
+                content["label_form"],
+                None if names is None else tuple(map(str, names)),
+                kinds,
+                {c["name"]: tuple(map(str, c["levels"])) for c in columns if "levels" in c},
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"Expected a schema that `fedbridge deploy check` wrote, but it cannot be used "
+                f"({error}): {AGAIN}."
+            ) from error
+
+
+def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
+    """The schema of all sites, and notes on what may be right or not.
+
+    Raises:
+        DisagreementError: When they do not agree; the message lists who has what.
+    """
+    features = _features(sites, reading)
+    kinds = column_kinds(sites, features, reading.categorical)
+    levels, notes = category_levels(sites, kinds, reading.categorical)
+    form = label_form(sites, reading.label_column, reading.kind)
+    return Schema(reading.label_column, form, _class_names(sites, form), kinds, levels), notes
+
+
+def _features(sites: Summaries, reading: Reading) -> list[str]:
+    """The columns to learn from, all of which every site has."""
+    features = common_columns(sites)
+    if not features:
+        raise DataError(
+            f"Expected columns to learn from besides {reading.label_column!r}, but there are none."
+        )
+    for column in reading.categorical:
+        if column not in features:
+            raise OptionError(
+                f"Expected `categorical` to name columns to learn from, but got {column!r}."
+                f"{nearest(column, features)} Columns: {', '.join(map(repr, features))}."
+            )
+    return features
+
+
+def _class_names(sites: Summaries, form: LabelForm) -> tuple[str, ...] | None:
+    if form == "values":
+        return None
+    dtype = str if form == "words" else np.float64
+    found = {site: np.array(summary.labels, dtype=dtype) for site, summary in sites.items()}
+    if form == "whole numbers":
+        found = {site: labels.astype(np.int64) for site, labels in found.items()}
+    return code_labels(found)[1]
+
+
+def common_columns(sites: Summaries) -> list[str]:
+    """The columns of all sites, which must be the same; each has brought a file of its own."""
+    everywhere = list(dict.fromkeys(c for summary in sites.values() for c in summary.columns))
+    lacking = {
+        site: [column for column in everywhere if column not in summary.columns]
+        for site, summary in sites.items()
+    }
+    if any(lacking.values()):
+        shared = [c for c in everywhere if not any(c in missing for missing in lacking.values())]
+        raise _disagreement(
+            (
+                f"site {site!r} lacks {show(missing)}"
+                for site, missing in lacking.items()
+                if missing
+            ),
+            f"add them, or choose among the columns that all have with `columns`: {show(shared)}",
+        )
+    return everywhere
+
+
+def column_kinds(
+    sites: Summaries, columns: Sequence[str], categorical: Sequence[str]
+) -> dict[str, Kind]:
+    """Whether each column holds numbers or categories, which all sites must agree on.
+
+    A column is numeric at a site when most of its values there are numbers; the few that are not
+    are then junk and reported as such.
+    """
+    kinds: dict[str, Kind] = {}
+    problems = []
+    for column in columns:
+        found = {site: summary.columns[column] for site, summary in sites.items()}
+        distinct = {here.kind for here in found.values() if here.kind is not None}
+        if not distinct:
+            raise DataError(
+                f"Expected values in column {column!r}, but it is empty at every site: leave it "
+                f"out with `columns`."
+            )
+        if column in categorical:
+            distinct = {"categorical"}
+        elif len(distinct) > 1:
+            problems.append(f"column {column!r}: {_listed(found)}")
+        kinds[column] = distinct.pop()
+    if problems:
+        raise _disagreement(
+            problems, "recode them alike, or name the columns that are codes in `categorical`"
+        )
+    return kinds
+
+
+def category_levels(
+    sites: Summaries, kinds: Mapping[str, Kind], categorical: Sequence[str]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The levels of every categorical column over all sites, and notes on who lacks which."""
+    levels: dict[str, tuple[str, ...]] = {}
+    notes = []
+    for column in (column for column, kind in kinds.items() if kind == "categorical"):
+        here = {site: set(summary.columns[column].levels) for site, summary in sites.items()}
+        union = sorted(set().union(*here.values()))
+        if len(union) > MAX_LEVELS and column not in categorical:
+            raise DataError(
+                f"Expected at most {MAX_LEVELS} categories in column {column!r}, but it has "
+                f"{len(union)} ({show(union)}): leave it out with `columns` if it is an "
+                f"identifier or free text, or name it in `categorical` if it is meant."
+            )
+        levels[column] = tuple(union)
+        notes += [
+            f"column {column!r}: site {site!r} has no {show(sorted(set(union) - own))}"
+            for site, own in here.items()
+            if set(union) - own
+        ]
+        notes += _spelling_notes(column, union)
+    return levels, notes
+
+
+def label_form(sites: Summaries, label_column: str, kind: TaskKind | None) -> LabelForm:
+    """What labels are at all sites: words, whole numbers that stand for classes, or values."""
+    listed = {site: summary.labels for site, summary in sites.items()}
+    together = pd.concat([numbers(_cells(own)) for own in listed.values()])
+    if None in listed.values() and together.notna().all():
+        return "values"
+    if None not in listed.values() and together.isna().all():
+        return "words"
+    if together.isna().any():
+        raise _mixed_labels(label_column, listed)
+    whole = are_whole(together)
+    if kind is None and not (whole and together.nunique() <= MAX_NUMBERED_CLASSES):
+        return "values"
+    return "whole numbers" if whole else "words"
+
+
+def _listed(found: Mapping[str, ColumnSummary]) -> str:
+    words = {"numeric": "numbers", "categorical": "text", None: "no values"}
+    parts = []
+    for site, here in found.items():
+        examples = show((here.levels or here.examples)[:EXAMPLES])
+        parts.append(f"{words[here.kind]} at {site!r}" + (f" ({examples})" if examples else ""))
+    return ", ".join(parts)
+
+
+def _spelling_notes(column: str, levels: Sequence[str]) -> list[str]:
+    spellings: dict[str, list[str]] = {}
+    for level in levels:
+        spellings.setdefault(level.casefold(), []).append(level)
+    return [
+        f"column {column!r}: {show(variants)} differ only in case and count as different categories"
+        for variants in spellings.values()
+        if len(variants) > 1
+    ]
+
+
+def _mixed_labels(
+    label_column: str, listed: Mapping[str, tuple[str, ...] | None]
+) -> DisagreementError:
+    """Labels that are words here and numbers there: nobody can know which word is which number."""
+    lines = ""
+    for site, own in listed.items():
+        cells = _cells(own)
+        words, figures = (cells[numbers(cells).isna() == wordy].tolist() for wordy in (True, False))
+        parts = [f"text ({show(words)})"] if words else []
+        parts += [f"numbers ({show(figures)})"] if figures else []
+        lines += f"\n  site {site!r} has {' and '.join(parts) or 'numbers'}"
+    return DisagreementError(
+        f"Expected labels in column {label_column!r} coded in one way at all sites, but:{lines}\n"
+        f"Recode them alike."
+    )
+
+
+def _cells(labels: tuple[str, ...] | None) -> pd.Series:
+    return pd.Series(labels or (), dtype=object)
+
+
+def _disagreement(problems: Iterable[str], advice: str) -> DisagreementError:
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return DisagreementError(f"Expected all sites to agree, but:{listed}\n{advice.capitalize()}.")

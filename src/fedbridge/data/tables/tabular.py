@@ -1,0 +1,164 @@
+"""A CSV with a site column, or a folder with one CSV per site, as a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from fedbridge.data.arrays import SiteRows, assemble
+from fedbridge.data.labels import show
+from fedbridge.data.options import check_target_name
+from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
+from fedbridge.data.tables.cells import as_text, read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, imputation_notes
+from fedbridge.data.tables.schema import agree
+from fedbridge.data.tables.summary import Reading, column_names, labelled_rows, summarise
+from fedbridge.errors import DataError
+from fedbridge.options import check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+
+    from fedbridge.data.tables.summary import Tables, TaskKind
+    from fedbridge.data.task import FederatedTask
+
+SITE_COLUMN = "site"
+STANDARDISED: dict[Standardise, str] = {
+    "site": "numeric columns standardised at each site by its own training rows",
+    "joint": "numeric columns standardised jointly by the training rows of all sites",
+}
+
+
+def table_task(
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    *,
+    site_column: str | None = None,
+    label_column: str = "label",
+    columns: str | Sequence[str] | None = None,
+    categorical: str | Sequence[str] = (),
+    standardise: Standardise = "site",
+    kind: TaskKind | None = None,
+    split: SplitOptions = OWN_SPLIT,
+) -> FederatedTask:
+    """A task from one CSV with a site column, or from a folder with one CSV per site.
+
+    Args:
+        path: The file or folder.
+        target: The site that adapts.
+        seed: Decides every random choice of rows.
+        site_column: The column that says whose row it is (``site`` by default); in a folder the
+            file names say so, and this column is ignored.
+        label_column: The column to predict.
+        columns: The columns to learn from, as a list or separated by commas; by default all
+            others that have a name.
+        categorical: Columns of numbers that are codes.
+        standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
+        kind: ``classification`` or ``regression``; by default words and up to 20 different whole
+            numbers are classes, other numbers are values.
+        split: How the target's rows are divided; all its training rows are labelled by default.
+    """
+    check_choice("standardise", standardise, get_args(Standardise))
+    chosen = None if columns is None else column_names(columns)
+    reading = Reading(label_column, chosen, column_names(categorical), kind)
+    tables = _site_tables(path, site_column)
+    target_name = check_target_name(target, tables)
+    summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
+    schema, schema_notes = agree(summaries, reading)
+    class_names = schema.class_names
+    labelled = {site: labelled_rows(table, site, label_column) for site, table in tables.items()}
+    y = {site: schema.labels(table[label_column], site) for site, table in labelled.items()}
+    strata = None if class_names is None else y[target_name].numpy()
+    divided = split_target(strata, len(labelled[target_name]), seed, split)
+    training = {**labelled, target_name: labelled[target_name].iloc[divided.training]}
+    fitted = fit_preprocessing(
+        training,
+        schema.kinds,
+        schema.levels,
+        standardise=standardise,
+        label_column=label_column,
+        class_names=class_names,
+    )
+    rows = {
+        site: SiteRows(fitted[site].encode(table), y[site], table.index.tolist())
+        for site, table in labelled.items()
+    }
+    loose = tables[target_name].drop(labelled[target_name].index)
+    return assemble(
+        {site: rows[site] for site in rows if site != target_name},
+        rows[target_name],
+        divided,
+        name=path.stem,
+        origin=path.name,
+        seed=seed,
+        target_name=target_name,
+        class_names=class_names,
+        unlabelled=(fitted[target_name].encode(loose), loose.index.tolist())
+        if len(loose)
+        else None,
+        preprocessing=fitted[target_name],
+        notes=[
+            _kind_note(label_column, class_names),
+            f"learned from: {', '.join(map(repr, schema.kinds))}",
+            *_unlabelled_notes(tables, labelled, target_name),
+            *schema_notes,
+            STANDARDISED[standardise],
+            *imputation_notes(training, fitted),
+        ],
+    )
+
+
+def _site_tables(path: Path, site_column: str | None) -> dict[str, pd.DataFrame]:
+    """Every site's rows as text, without the column that names the site."""
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv")
+        tables = {file.stem: as_text(read_csv(file)) for file in files}
+        if site_column is not None:
+            tables = {
+                site: t.drop(columns=site_column, errors="ignore") for site, t in tables.items()
+            }
+    else:
+        tables = _divide(read_csv(path), site_column or SITE_COLUMN, path)
+    for site, table in tables.items():
+        if not len(table):
+            raise DataError(
+                f"Expected every site to have rows, but {site!r} has none below its header: add "
+                f"some or remove its file."
+            )
+    return tables
+
+
+def _divide(frame: pd.DataFrame, site_column: str, path: Path) -> dict[str, pd.DataFrame]:
+    require_columns(frame, [site_column], f"{path.name!r} to name the site of each row")
+    if not len(frame):
+        raise DataError(f"Expected rows below the header of {path.name!r}, but there are none.")
+    sites = frame[site_column].fillna("").str.strip()
+    nameless = sites[sites == ""]
+    if len(nameless):
+        raise DataError(
+            f"Expected every row to name its site, but {len(nameless)} have an empty "
+            f"{site_column!r}, first row {spreadsheet_row(nameless)} (the header is row 1): fill "
+            f"it in or remove them."
+        )
+    text = as_text(frame.drop(columns=site_column))
+    return {str(site): text.loc[rows] for site, rows in sites.groupby(sites).groups.items()}
+
+
+def _kind_note(label_column: str, class_names: tuple[str, ...] | None) -> str:
+    if class_names is None:
+        return f"{label_column!r} is predicted as a number (regression)"
+    return (
+        f"{label_column!r} is predicted as one of {len(class_names)} classes: {show(class_names)}"
+    )
+
+
+def _unlabelled_notes(tables: Tables, labelled: Tables, target: str) -> list[str]:
+    fate = dict.fromkeys(tables, "left out") | {target: "kept as unlabelled rows"}
+    return [
+        f"site {site!r}: {len(table) - len(labelled[site])} rows without a label {fate[site]}"
+        for site, table in tables.items()
+        if len(table) > len(labelled[site])
+    ]

@@ -1,0 +1,332 @@
+"""Decoded images are kept under a name made of their content, and the cache never harms."""
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import namedtuple
+
+import numpy as np
+import PIL
+import pytest
+from pictures import TINY, noise_image, register_tiny_backbone
+
+from fedbridge.data.images import cache as image_cache
+from fedbridge.data.images.cache import cached_rows, content_hashes, stamp_of
+from fedbridge.data.images.preprocessing import ImagePreprocessing
+from fedbridge.errors import DataError
+
+PIXELS = ImagePreprocessing(8)
+N_FILES = 5
+
+LONG_AGO = 10**9
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(image_cache, "cache_folder", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for k in range(N_FILES):
+        (folder / f"class{k % 2}").mkdir(parents=True, exist_ok=True)
+        noise_image(folder / f"class{k % 2}" / f"{k}.png", seed=k)
+    return folder
+
+
+def load(folder, how=PIXELS):
+    return cached_rows(folder, sorted(folder.rglob("*.png")), how)
+
+
+def entries(cache):
+    return sorted(cache.glob("*.npy"))
+
+
+def test_the_second_load_decodes_nothing_and_gives_the_same(photos, cache, monkeypatch):
+    first = load(photos)
+    monkeypatch.setattr(ImagePreprocessing, "chunks", None)
+    again = load(photos)
+    assert (first.origin, again.origin) == (None, entries(cache)[0])
+    assert (first.rows.shape, first.rows.dtype) == ((N_FILES, 3, 8, 8), np.uint8)
+    np.testing.assert_array_equal(first.rows, again.rows)
+
+
+def test_rows_are_those_that_decoding_gives(photos):
+    expected = PIXELS.rows(sorted(photos.rglob("*.png")), "photos")
+    np.testing.assert_array_equal(load(photos).rows, expected)
+    np.testing.assert_array_equal(load(photos).rows, expected)
+
+
+def test_an_entry_is_a_plain_array_for_other_software(photos, cache):
+    rows = load(photos).rows
+    np.testing.assert_array_equal(np.load(entries(cache)[0], allow_pickle=False), rows)
+
+
+def test_changes_in_memory_do_not_reach_the_disk(photos):
+    load(photos)
+    rows = load(photos).rows
+    before = rows.copy()
+    rows[:] = 0
+    again = load(photos)
+    assert again.origin is not None
+    np.testing.assert_array_equal(again.rows, before)
+
+
+class TestKey:
+    """Whatever decides the rows decides the name of the entry."""
+
+    def test_a_changed_file_of_the_same_name_is_noticed(self, photos):
+        before = load(photos).rows.copy()
+        noise_image(photos / "class1" / "1.png", seed=99)
+        after = load(photos)
+        assert after.origin is None
+        assert (after.rows != before).any(axis=(1, 2, 3)).sum() == 1
+
+    def test_a_renamed_file_is_noticed(self, photos):
+        load(photos)
+        (photos / "class0" / "0.png").rename(photos / "class0" / "9.png")
+        assert load(photos).origin is None
+
+    def test_a_copy_elsewhere_is_the_same(self, photos, tmp_path):
+        load(photos)
+        shutil.copytree(photos, tmp_path / "copy")
+        assert load(tmp_path / "copy").origin is not None
+
+    @pytest.mark.parametrize("other", [ImagePreprocessing(9), ImagePreprocessing(8, True)])
+    def test_other_options_have_another_entry(self, photos, other):
+        load(photos)
+        assert load(photos, other).origin is None
+        assert load(photos).origin is not None
+
+    def test_another_pillow_has_another_entry(self, photos, monkeypatch):
+        load(photos)
+        monkeypatch.setattr(PIL, "__version__", "0.0")
+        assert load(photos).origin is None
+
+    def test_features_belong_to_a_backbone_with_its_weights(self, photos, monkeypatch):
+        def features():
+            return load(photos, ImagePreprocessing.from_options(8, False, TINY, 8))
+
+        register_tiny_backbone(monkeypatch, weights="1")
+        assert load(photos).origin is None
+        assert features().origin is None
+        assert features().rows.dtype == np.float32
+        assert features().origin is not None
+        register_tiny_backbone(monkeypatch, weights="2")
+        assert features().origin is None
+
+
+def truncated(content):
+    return content[:-7]
+
+
+def emptied(content):
+    return b""
+
+
+def one_bit_off(content):
+    return content[:200] + bytes([content[200] ^ 1]) + content[201:]
+
+
+def replaced(content):
+    return b"\x80\x04pickle of something else"
+
+
+@pytest.mark.parametrize("damage", [truncated, emptied, one_bit_off, replaced])
+def test_a_damaged_entry_is_made_again(photos, cache, damage):
+    expected = load(photos).rows.copy()
+    (entry,) = entries(cache)
+    whole = entry.read_bytes()
+    entry.write_bytes(damage(whole))
+    again = load(photos)
+    assert again.origin is None
+    np.testing.assert_array_equal(again.rows, expected)
+    assert entry.read_bytes() == whole
+
+
+class TestNoRoom:
+    """Where nothing can be kept, rows are made all the same."""
+
+    def check(self, photos, problem):
+        found = load(photos)
+        assert found.rows.shape == (N_FILES, 3, 8, 8)
+        assert found.rows.any()
+        assert problem in found.problem
+
+    def test_a_folder_that_cannot_be_made(self, photos, cache):
+        cache.write_text("a file is in the way")
+        self.check(photos, "exists")
+
+    def test_a_disk_that_is_nearly_full(self, photos, cache, monkeypatch):
+        usage = namedtuple("Usage", "free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100))
+        self.check(photos, "more than half of the free disk space")
+        assert not entries(cache)
+
+    def test_a_disk_that_fills_up_meanwhile(self, photos, cache, monkeypatch):
+        def full(descriptor):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        load(photos, ImagePreprocessing(4))
+        before = sorted(cache.iterdir())
+        monkeypatch.setattr(os, "fsync", full)
+        self.check(photos, "No space left on device")
+        assert sorted(cache.iterdir()) == before
+
+    def test_files_that_change_while_they_are_read(self, photos, cache, monkeypatch):
+        really = ImagePreprocessing.chunks
+
+        def change_then_read(self, files, site):
+            noise_image(files[0], seed=int(time.time_ns() % 10**6))
+            return really(self, files, site)
+
+        monkeypatch.setattr(ImagePreprocessing, "chunks", change_then_read)
+        self.check(photos, "files changed while they were read")
+        assert not entries(cache)
+
+
+def test_a_bad_image_is_an_error_and_leaves_nothing_behind(photos, cache):
+    (photos / "class1" / "3.png").write_bytes(b"hello")
+    with pytest.raises(DataError, match=r"3\.png' cannot be decoded"):
+        load(photos)
+    assert [file.suffix for file in cache.iterdir()] == [".json"]
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(photos, cache):
+    cache.mkdir()
+    old, young = cache / ".old.partial", cache / ".young.partial"
+    for file in (old, young):
+        file.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    load(photos)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_several_processes_may_fill_the_cache_at_once(photos, tmp_path):
+    script = (
+        "import sys, hashlib\n"
+        "from pathlib import Path\n"
+        "from fedbridge.data.images.cache import cached_rows\n"
+        "from fedbridge.data.images.preprocessing import ImagePreprocessing\n"
+        "folder = Path(sys.argv[1])\n"
+        "files = sorted(folder.rglob('*.png'))\n"
+        "found = [cached_rows(folder, files, ImagePreprocessing(8)) for _ in range(3)]\n"
+        "assert found[-1].origin and not any(one.problem for one in found)\n"
+        "print(hashlib.sha256(found[-1].rows.tobytes()).hexdigest())\n"
+    )
+    environment = os.environ | {"FEDBRIDGE_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", script, str(photos)]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(set(answers)) == 1
+    kept = tmp_path / "data" / "cache" / "images"
+    assert sorted(file.suffix for file in kept.iterdir()) == [".json", ".npy"]
+
+
+def hashes(folder):
+    files = sorted(folder.iterdir())
+    index = folder.parent / "index.json"
+    return dict(content_hashes(folder, files, [*map(stamp_of, files)], index))
+
+
+class TestHashes:
+    """A file is read again only when it may have changed."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        place = tmp_path / "photos"
+        place.mkdir()
+        for name in ("a.png", "b.png"):
+            (place / name).write_text(name)
+        return place
+
+    @pytest.fixture(autouse=True)
+    def read(self, monkeypatch):
+        """The files that were read, with a clock by which all files are old."""
+        names = []
+        really = image_cache._read_hash
+        monkeypatch.setattr(
+            image_cache, "_read_hash", lambda file: names.append(file.name) or really(file)
+        )
+        monkeypatch.setattr(image_cache, "SETTLED", -LONG_AGO)
+        return names
+
+    def test_every_file_has_the_hash_of_its_bytes(self, folder):
+        assert hashes(folder) == {
+            name: hashlib.sha256(name.encode()).hexdigest() for name in ("a.png", "b.png")
+        }
+
+    def test_a_file_is_read_once(self, folder, read):
+        first = hashes(folder)
+        assert sorted(read) == ["a.png", "b.png"]
+        assert hashes(folder) == first
+        assert len(read) == 2
+
+    def test_a_changed_file_is_read_again_even_if_size_and_time_are_the_same(self, folder, read):
+        file = folder / "a.png"
+        before, times = hashes(folder), file.stat()
+        read.clear()
+        time.sleep(0.02)
+        file.write_text("A.png")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        after = hashes(folder)
+        assert read == ["a.png"]
+        assert after["a.png"] != before["a.png"]
+        assert after["b.png"] == before["b.png"]
+
+    def test_a_file_that_was_just_written_is_not_trusted_yet(self, folder, read, monkeypatch):
+        monkeypatch.setattr(image_cache, "SETTLED", 10**12)
+        hashes(folder)
+        hashes(folder)
+        assert len(read) == 4
+
+    def test_new_and_removed_files_are_noticed(self, folder, read):
+        hashes(folder)
+        read.clear()
+        (folder / "a.png").unlink()
+        (folder / "c.png").write_text("c")
+        assert [*hashes(folder)] == ["b.png", "c.png"]
+        assert read == ["c.png"]
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "{",
+            "[]",
+            "null",
+            '{"format": 99, "files": []}',
+            '{"format": 1, "files": [["a.png"]]}',
+        ],
+    )
+    def test_an_index_that_cannot_be_understood_is_made_anew(self, folder, read, content):
+        first = hashes(folder)
+        (folder.parent / "index.json").write_text(content)
+        read.clear()
+        assert hashes(folder) == first
+        assert len(read) == 2
+        assert hashes(folder) == first
+        assert len(read) == 2
+
+    def test_where_nothing_can_be_written_files_are_read_each_time(self, folder, read):
+        (folder.parent / "index.json").mkdir()
+        assert hashes(folder) == hashes(folder)
+        assert len(read) == 4
+
+    def test_a_file_that_cannot_be_read_is_named(self, folder):
+        (folder / "a.png").unlink()
+        (folder / "a.png").symlink_to(folder / "nowhere")
+        with pytest.raises(DataError, match=r"a\.png' cannot \(No such file"):
+            hashes(folder)
