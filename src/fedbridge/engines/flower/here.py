@@ -151,19 +151,19 @@ class Rehearsal:
         model = build_model(self.options.get("model") or self.task.model, self.task)
         model.load_state_dict(load_file(folder.path / "model.safetensors"))
         if kept:
-            self._write_tested(model)
-            write_model_card(folder.path, summary)
-            write_report(folder.path)
+            self._write_end(model, summary)
         return RunResult(
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
 
-    def _write_tested(self, model: nn.Module) -> None:
-        """What the model says of the test rows: here, where they are, not at the coordinator."""
+    def _write_end(self, model: nn.Module, summary: dict[str, Any]) -> None:
+        """What a finished run has besides; the test rows are here, not at the coordinator."""
         test = self.task.test
         bench = Workbench(deepcopy(model), self.task)
         outputs = bench.predict(parameter_vector(model), buffer_copies(model), test)
         write_tested(self.run_folder.path, Tested(outputs.reshape(len(test), -1), test.y))
+        write_model_card(self.run_folder.path, summary)
+        write_report(self.run_folder.path)
 
     def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
         given = {**self.task.defaults, **self.options}
