@@ -9,6 +9,8 @@ import pytest
 import fedbridge as fb
 
 ROOT = Path(__file__).parents[1]
+FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in FILES]
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +24,30 @@ def python_blocks(document: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/new-rule.md"])
-def test_python_in_a_document_runs(document):
+def run_python_of(document: str) -> None:
     exec(compile(python_blocks(document), document, "exec"), {"__name__": "document"})
 
 
+@pytest.mark.parametrize(
+    "document", [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text("utf-8")]
+)
+def test_python_in_a_document_runs(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python_of(document)
+
+
+def test_the_documents_that_show_python_are_found():
+    shown = [name for name in DOCUMENTS if python_blocks(name)]
+    assert {"README.md", "docs/guide.md", "docs/advise.md", "docs/new-rule.md"} <= set(shown)
+
+
 def test_the_documented_rule_is_registered_by_its_name():
-    test_python_in_a_document_runs("docs/new-rule.md")
+    run_python_of("docs/new-rule.md")
     assert fb.rules.get("nearest").options == ("caution",)
 
 
 def test_links_of_the_documents_lead_to_files():
-    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    for document in FILES:
         for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
