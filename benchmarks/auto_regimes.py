@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 from fedbridge.compare import Setting, compare
+from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.tables import to_markdown
 
 SETTINGS = (
     Setting("no shift", "digits-none"),
@@ -26,7 +28,7 @@ METHODS = ("fedavg", "fedda", "fedgp", "fedda-auto", "fedgp-auto", "fedda-joint"
 def main() -> None:
     """Run what is missing and print the table."""
     comparison = compare(SETTINGS, METHODS, range(30, 35), 40, Path("runs/auto-regimes"))
-    sys.stdout.write(comparison.to_markdown())
+    sys.stdout.write(to_markdown(comparison_table(comparison)))
 
 
 if __name__ == "__main__":

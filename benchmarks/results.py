@@ -14,11 +14,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbridge.comparison import read_comparison
 from fedbridge.methods import is_bound, names
-from fedbridge.report.comparison_record import read_comparison
 
 if TYPE_CHECKING:
-    from fedbridge.comparison import Entry
+    from fedbridge.comparison import MeanScore
 
 PAPER: dict[str, dict[str, tuple[float, ...]]] = {
     "heart": {
@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = [read_comparison(folder).comparison for folder in arguments.folders]
     columns = found[0].columns
-    rows: dict[str, tuple[Entry, ...]] = {}
+    rows: dict[str, tuple[MeanScore, ...]] = {}
     for comparison in found:
         if comparison.columns != columns:
             raise SystemExit(f"Expected columns {columns}, but got {comparison.columns}.")
@@ -85,7 +85,7 @@ def main() -> None:
         )
 
 
-def _shown(entry: Entry, top: float, *, contends: bool) -> str:
+def _shown(entry: MeanScore, top: float, *, contends: bool) -> str:
     if entry.mean is None:
         return "–"
     text = entry.text()

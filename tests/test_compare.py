@@ -11,11 +11,13 @@ from statistics import mean, stdev
 import pytest
 
 from fedbridge import methods
-from fedbridge.compare import CONTROLS, Plan, Setting, compare
+from fedbridge.compare import CONTROLS, ComparisonPlan, Setting, compare
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.intervals import wilson_interval
 from fedbridge.processes import work_in_processes
+from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.tables import to_markdown
 from fedbridge.rundir import RunFolderError
 
 SMALL = {"n_target": 12}
@@ -30,6 +32,10 @@ def quick(out=None, settings=(NOISE,), methods=("fedda",), seeds=(0,), rounds=1,
 
 def scores(comparison):
     return {(c.setting, c.method, c.seed): c.score for c in comparison.cells}
+
+
+def markdown(comparison):
+    return to_markdown(comparison_table(comparison))
 
 
 def summary(accuracy, n_test=100):
@@ -64,7 +70,7 @@ class TestTable:
 
     def test_the_best_of_every_column_is_bold_and_what_looks_equal_is_equal(self):
         values = {("s", "a"): [80.01], ("s", "b"): [80.0], ("t", "a"): [10.0], ("t", "b"): [20.0]}
-        text = table_of(values, [0]).to_markdown()
+        text = markdown(table_of(values, [0]))
         a, b = (line for line in text.splitlines() if line.startswith(("| a", "| b")))
         assert [cell.strip().startswith("**") for cell in a.split("|")[2:5]] == [True, False, False]
         assert [cell.strip().startswith("**") for cell in b.split("|")[2:5]] == [True, True, True]
@@ -86,7 +92,7 @@ class TestTable:
         assert "1 of 2 runs failed" in comparison.notes()[-1]
 
     def test_names_cannot_break_the_markdown(self):
-        head = table_of({("a|b\nc", "m"): [1.0]}, [0]).to_markdown().splitlines()[0]
+        head = markdown(table_of({("a|b\nc", "m"): [1.0]}, [0])).splitlines()[0]
         assert head == r"| method | a\|b c |"
 
     def test_regression_shows_the_score(self):
@@ -100,7 +106,7 @@ class TestTable:
 
 class TestPlan:
     def plan(self, *names, **options):
-        return Plan.of([NOISE], names, [0], 3, options)
+        return ComparisonPlan.of([NOISE], names, [0], 3, options)
 
     def test_controls_are_always_there_and_never_twice(self):
         assert self.plan("fedda", "target-only").methods == (*CONTROLS, "fedda")
@@ -123,7 +129,7 @@ class TestPlan:
 
     def test_a_setting_may_have_options_of_its_runs_which_go_first(self):
         settings = [NOISE, Setting("half", "digits-noise", options=SMALL, run={"beta": 0.5})]
-        plan = Plan.of(settings, ["fedda", "auto"], [0], 1, {"beta": 0.3, "lr": 0.2})
+        plan = ComparisonPlan.of(settings, ["fedda", "auto"], [0], 1, {"beta": 0.3, "lr": 0.2})
         used = {
             cell.setting.label: cell.options for cell in plan.cells(None) if cell.method == "fedda"
         }
@@ -132,7 +138,9 @@ class TestPlan:
 
     def test_a_misspelt_option_of_a_setting_is_refused(self):
         with pytest.raises(UnknownOptionError, match="bta"):
-            Plan.of([Setting("s", "digits-noise", run={"bta": 0.5})], ["fedda"], [0], 1, {})
+            ComparisonPlan.of(
+                [Setting("s", "digits-noise", run={"bta": 0.5})], ["fedda"], [0], 1, {}
+            )
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -148,7 +156,7 @@ class TestPlan:
     )
     def test_mistakes_show_before_anything_runs(self, arguments, error, message):
         with pytest.raises(error, match=message):
-            Plan.of(*arguments)
+            ComparisonPlan.of(*arguments)
 
     def test_a_bad_value_shows_before_anything_runs(self, tmp_path):
         with pytest.raises(OptionError, match="learning rate"):
@@ -157,7 +165,9 @@ class TestPlan:
 
     @pytest.mark.parametrize("label", ["../../x", "/etc", "a/b", "..", "", "ä ö", "x" * 300])
     def test_a_hostile_label_stays_in_the_folder(self, tmp_path, label):
-        cells = Plan.of([Setting(label, "digits-noise")], ["fedda"], [0], 1, {}).cells(tmp_path)
+        cells = ComparisonPlan.of([Setting(label, "digits-noise")], ["fedda"], [0], 1, {}).cells(
+            tmp_path
+        )
         for cell in cells:
             assert cell.folder.parent == tmp_path / "cells"
             assert cell.folder.resolve().parent == (tmp_path / "cells").resolve()
@@ -165,7 +175,7 @@ class TestPlan:
 
     def test_labels_that_look_alike_have_folders_of_their_own(self, tmp_path):
         settings = [Setting(label, "digits-noise") for label in ("a b", "a-b", "a/b")]
-        cells = Plan.of(settings, ["auto"], [0, 1], 1, {}).cells(tmp_path)
+        cells = ComparisonPlan.of(settings, ["auto"], [0, 1], 1, {}).cells(tmp_path)
         assert len({cell.folder for cell in cells}) == len(cells)
 
 
@@ -186,7 +196,7 @@ class TestFolder:
         for cell in content["cells"]:
             there = json.loads((tmp_path / cell["folder"] / "summary.json").read_text())
             assert there["accuracy"] == cell["summary"]["accuracy"]
-        assert (tmp_path / "table.md").read_text() == comparison.to_markdown()
+        assert (tmp_path / "table.md").read_text() == markdown(comparison)
 
     def test_finished_cells_are_kept(self, tmp_path):
         first = quick(tmp_path)

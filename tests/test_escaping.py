@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.escaping import csv_text, latex_text, markdown_code, markdown_text
+from fedbridge.report.text import csv_text, latex_text, markdown_code, markdown_text
 
 
 def test_markdown_shows_tags_and_signs_as_they_are():

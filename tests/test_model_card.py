@@ -11,7 +11,7 @@ from small import Normed, blobs, line
 
 import fedbridge as fb
 from fedbridge.model_card import FILE, TO_DO, model_card
-from fedbridge.report.record import read_run
+from fedbridge.run_record import read_run
 
 QUICK = {"rounds": 3, "workers": 1, "lr": 0.1, "batch_size": 8}
 SECTIONS = [

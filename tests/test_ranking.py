@@ -14,7 +14,6 @@ from fedbridge.errors import ShapeError
 from fedbridge.ranking import (
     critical_difference,
     groups,
-    rank_comparison,
     rank_methods,
 )
 
@@ -138,7 +137,7 @@ def test_too_few_blocks_or_methods_are_refused():
 class TestComparison:
     def test_few_settings_are_ranked_by_setting_and_seed(self):
         scores = grid(2, ["a", "b"], 3, lambda s, m, seed: 50.0 + (m == "b"))
-        found = rank_comparison(comparison_of(scores))
+        found = comparison_of(scores).ranking()
         assert (found.blocks, found.of) == (6, "setting and seed")
         assert [(entry.method, entry.rank) for entry in found.entries] == [("b", 1.0), ("a", 2.0)]
         assert "share its test rows" in found.sentence()
@@ -147,36 +146,36 @@ class TestComparison:
         def score(s, m, seed):
             return {"a": [10.0, 90.0], "b": [40.0, 40.0]}[m][seed]
 
-        found = rank_comparison(comparison_of(grid(6, ["a", "b"], 2, score)))
+        found = comparison_of(grid(6, ["a", "b"], 2, score)).ranking()
         assert (found.blocks, found.of) == (6, "setting")
         assert found.entries[0].method == "a"
         assert "share its test rows" not in found.sentence()
 
     def test_bounds_do_not_compete(self):
         scores = grid(3, ["oracle", "fedavg", "fedda"], 1, lambda s, m, seed: float(len(m)))
-        found = rank_comparison(comparison_of(scores))
+        found = comparison_of(scores).ranking()
         assert {entry.method for entry in found.entries} == {"fedavg", "fedda"}
 
     def test_blocks_that_are_not_finished_do_not_count(self):
         scores = grid(3, ["a", "b"], 1, lambda s, m, seed: 1.0 + (m == "b"))
         scores["s0", "a", 0] = None
-        assert rank_comparison(comparison_of(scores)).blocks == 2
+        assert comparison_of(scores).ranking().blocks == 2
 
     def test_a_method_that_does_not_apply_somewhere_is_left_out_and_named(self):
         scores = grid(3, ["a", "b", "c"], 1, lambda s, m, seed: float(ord(m)))
         scores["s1", "c", 0] = None
-        found = rank_comparison(comparison_of(scores, unmet={("s1", "c")}))
+        found = comparison_of(scores, unmet={("s1", "c")}).ranking()
         assert found.left_out == ("c",)
         assert found.blocks == 3
 
     def test_one_block_is_too_little_to_rank(self):
-        assert rank_comparison(comparison_of(grid(1, ["a", "b"], 1, lambda *_: 1.0))) is None
+        assert comparison_of(grid(1, ["a", "b"], 1, lambda *_: 1.0)).ranking() is None
 
     def test_equal_methods_cannot_be_told_apart_and_it_is_said(self):
-        found = rank_comparison(comparison_of(grid(6, ["a", "b"], 1, lambda *_: 1.0)))
+        found = comparison_of(grid(6, ["a", "b"], 1, lambda *_: 1.0)).ranking()
         assert "cannot be told apart" in found.sentence()
         assert json.loads(json.dumps(found.to_json()))["sentence"] == found.sentence()
 
     def test_methods_that_differ_are_said_to(self):
         scores = grid(12, ["a", "b", "c"], 1, lambda s, m, seed: float(ord(m)))
-        assert "the methods differ" in rank_comparison(comparison_of(scores)).sentence()
+        assert "the methods differ" in comparison_of(scores).ranking().sentence()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods as known_methods
 from fedbridge import rules
-from fedbridge.comparison import CellResult, Comparison
-from fedbridge.comparison_folder import ComparisonFolder
+from fedbridge.comparison import CellResult, Comparison, ComparisonFolder
 from fedbridge.data.load import load_task
 from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.files import file_name, to_json
+from fedbridge.files import file_name, to_json, write_atomically
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.needs import UnmetNeedError
 from fedbridge.options import check_known, check_whole
 from fedbridge.processes import Event, Tell, core_count, work_in_processes
+from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.tables import to_markdown
 from fedbridge.run import run
 from fedbridge.rundir import RunFolder, fingerprint
 from fedbridge.settings import NAMES, split_options
@@ -67,7 +68,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of a comparison."""
 
     setting: Setting
@@ -92,7 +93,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is to be compared, checked when it is made."""
 
     settings: tuple[Setting, ...]
@@ -119,7 +120,7 @@ class Plan:
         seeds: Sequence[int],
         rounds: int,
         options: Mapping[str, Any],
-    ) -> Plan:
+    ) -> ComparisonPlan:
         """The plan with the controls that every comparison shows."""
         compared = [name for name in methods if name not in CONTROLS]
         return cls(tuple(settings), (*CONTROLS, *compared), tuple(seeds), rounds, dict(options))
@@ -152,7 +153,7 @@ class Plan:
             given = {"match": (*self.matched_to, "auto")[0], **given}
         return given
 
-    def cells(self, folder: Path | None) -> list[Cell]:
+    def cells(self, folder: Path | None) -> list[PlannedRun]:
         """All runs, setting by setting."""
         return [
             _cell(setting, method, seed, self.rounds, self.options_for(method, setting), folder)
@@ -198,11 +199,11 @@ def compare(
             ``workers`` says how many processes are used, one per core by default.
         progress: told how far it is.
     """
-    plan = Plan.of(settings, methods, seeds, rounds, options or {})
+    plan = ComparisonPlan.of(settings, methods, seeds, rounds, options or {})
     _check_first(plan)
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:
-        folder.claim(plan)
+        folder.claim(plan.to_json())
     board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
     with nullcontext() if folder is None else at_work(folder.path):
         board.keep_finished()
@@ -214,9 +215,9 @@ def compare(
 class _Board:
     """Where the cells of a comparison stand."""
 
-    plan: Plan
+    plan: ComparisonPlan
     folder: ComparisonFolder | None
-    cells: Sequence[Cell]
+    cells: Sequence[PlannedRun]
     progress: Progress | None
     results: dict[int, CellResult] = field(default_factory=dict)
     under_way: dict[int, float] = field(default_factory=dict)
@@ -270,7 +271,8 @@ class _Board:
                 self._finish(number, play(self.cells[number], told))
         self._write()
         if self.folder is not None:
-            self.folder.write_table(self.comparison())
+            table = to_markdown(comparison_table(self.comparison()))
+            write_atomically(self.folder.path / "table.md", table)
 
     def _note(self, index: int, event: Event) -> None:
         if event.kind == "told":
@@ -299,10 +301,10 @@ class _Board:
 
     def _write(self) -> None:
         if self.folder is not None:
-            self.folder.write(self.plan, self.comparison())
+            self.folder.write(self.plan.to_json(), self.comparison())
 
 
-def play(cell: Cell, tell: Tell, **more: Any) -> CellResult:
+def play(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
     """Run a cell, or go on with it; an error is a result too."""
     try:
         task = cell.setting.load(cell.seed)
@@ -323,7 +325,7 @@ def play(cell: Cell, tell: Tell, **more: Any) -> CellResult:
     return cell.result(result.summary)
 
 
-def _play_alone(cell: Cell, tell: Tell) -> CellResult:
+def _play_alone(cell: PlannedRun, tell: Tell) -> CellResult:
     """Run a cell in one of several processes: it has one core and needs no workers."""
     return play(cell, tell, workers=1)
 
@@ -335,14 +337,14 @@ def _cell(
     rounds: int,
     options: Mapping[str, Any],
     folder: Path | None,
-) -> Cell:
-    cell = Cell(setting, method, seed, rounds, options, None)
+) -> PlannedRun:
+    cell = PlannedRun(setting, method, seed, rounds, options, None)
     if folder is None:
         return cell
-    return Cell(setting, method, seed, rounds, options, folder / "cells" / file_name(cell.name))
+    return replace(cell, folder=folder / "cells" / file_name(cell.name))
 
 
-def _check_first(plan: Plan) -> None:
+def _check_first(plan: ComparisonPlan) -> None:
     """Load one task and check all options before any cell runs: mistakes show at once."""
     task = plan.settings[0].load(plan.seeds[0])
     for setting, method in product(plan.settings, plan.methods):
@@ -363,11 +365,11 @@ def _check_distinct(what: str, values: Sequence[object]) -> None:
         raise OptionError(f"Expected different `{what}`, but got {', '.join(repeated)} twice.")
 
 
-def _summary(cell: Cell) -> dict[str, Any] | None:
+def _summary(cell: PlannedRun) -> dict[str, Any] | None:
     return None if cell.folder is None else RunFolder(cell.folder).summary()
 
 
-def _is_same_run(cell: Cell, task: FederatedTask, data_sha256: str) -> bool:
+def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> bool:
     """Whether the cell's folder holds the run that the cell would be now."""
     assert cell.folder is not None
     config = RunFolder(cell.folder).config()

@@ -1,19 +1,38 @@
-"""What a comparison found: the score of every cell, and the table made of them."""
+"""A comparison on disk: the score of every run, the table made of them, and its folder.
+
+``comparison.json`` is written after every run, so that one that was stopped can be gone on with,
+looked at and reported on at any time.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.files import to_json, write_atomically
 from fedbridge.methods import is_bound
 from fedbridge.metrics import SCORED_ROUNDS
+from fedbridge.ranking import ALPHA, rank_methods
+from fedbridge.run_record import mean
+from fedbridge.rundir import RunFolder, RunFolderError, read_record
+from fedbridge.sign_of_life import FILE as SIGN_OF_LIFE
+from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from fedbridge.ranking import Ranking
+
+FORMAT = 1
+COMPARISON_FILE = "comparison.json"
 SHOWN_DIGITS = 1
 NO_ENTRY = "–"
+ENOUGH_SETTINGS = 5
+"""From so many settings on, a setting is a block of the ranking; with fewer, every seed of one."""
 
 
 def mean_and_spread(mean: float | None, spread: float | None, digits: int) -> str:
@@ -55,8 +74,8 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry of the table.
+class MeanScore:
+    """A method in a setting: one entry of the table.
 
     Attributes:
         mean: mean score over seeds; None when no run is finished.
@@ -81,7 +100,7 @@ class Row:
     """A method in every setting, and on average over the settings."""
 
     method: str
-    entries: tuple[Entry, ...]
+    entries: tuple[MeanScore, ...]
 
 
 @dataclass(frozen=True)
@@ -127,9 +146,14 @@ class Comparison:
         return (*self.settings, "average") if len(self.settings) > 1 else self.settings
 
     @property
+    def measure(self) -> str:
+        """What the scores are; larger is better in both."""
+        return "test accuracy in %" if self.has_classes else "negative test loss"
+
+    @property
     def digits(self) -> int:
         """Digits shown after the point: one for percentages, four for losses."""
-        return SHOWN_DIGITS if self._has_classes() else 4
+        return SHOWN_DIGITS if self.has_classes else 4
 
     def score(self, setting: str, method: str) -> float | None:
         """The mean over seeds of a method in a setting."""
@@ -151,7 +175,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader must know to read the table."""
-        measure = "Accuracy in percent" if self._has_classes() else "Negative test loss"
+        measure = "Accuracy in percent" if self.has_classes else "Negative test loss"
         spread = (
             f"the standard deviation over {len(self.seeds)} seeds"
             if len(self.seeds) > 1
@@ -176,12 +200,34 @@ class Comparison:
             notes.append(f"{missing} of {len(self.cells)} runs failed or are not finished.")
         return notes
 
-    def to_markdown(self) -> str:
-        """The table for a document."""
-        from fedbridge.report.comparison_tables import comparison_table
-        from fedbridge.report.exports import to_markdown
+    def ranking(self, alpha: float = ALPHA) -> Ranking | None:
+        """The methods ranked, finished or not; None when there is too little to rank.
 
-        return to_markdown(comparison_table(self))
+        Bounds do not compete. A method that does not apply somewhere is left out; a block in which
+        a method has no score yet does not count.
+        """
+        contenders = [method for method in self.methods if not is_bound(method)]
+        unmet = {cell.method for cell in self.cells if cell.unmet}
+        ranked = [method for method in contenders if method not in unmet]
+        found = {(c.setting, c.seed, c.method): c.score for c in self.cells}
+        by_setting = len(self.settings) >= ENOUGH_SETTINGS
+        lines = []
+        for setting in self.settings:
+            seeds = [[found.get((setting, seed, m)) for m in ranked] for seed in self.seeds]
+            whole = [[s for s in line if s is not None] for line in seeds if None not in line]
+            if by_setting and whole:
+                lines.append([fmean(column) for column in zip(*whole, strict=True)])
+            elif not by_setting:
+                lines += whole
+        if len(ranked) < 2 or len(lines) < 2:
+            return None
+        return rank_methods(
+            ranked,
+            lines,
+            of="setting" if by_setting else "setting and seed",
+            alpha=alpha,
+            left_out=[method for method in contenders if method in unmet],
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The results for a file or a program."""
@@ -196,28 +242,32 @@ class Comparison:
             "notes": self.notes(),
         }
 
-    def _has_classes(self) -> bool:
+    @property
+    def has_classes(self) -> bool:
+        """Whether scores are accuracies; taken for granted while no run is finished."""
         scored = [cell.summary["accuracy"] for cell in self.cells if cell.summary is not None]
         return not scored or any(accuracy is not None for accuracy in scored)
 
-    def _entry(self, setting: str, method: str) -> Entry:
+    def _entry(self, setting: str, method: str) -> MeanScore:
         cells = [cell for cell in self.cells if (cell.setting, cell.method) == (setting, method)]
         scores = [cell.score for cell in cells if cell.score is not None]
         if not scores:
-            return Entry(None, None, 0)
+            return MeanScore(None, None, 0)
         if len(self.seeds) == 1:
-            return Entry(scores[0], cells[0].half_width, 1)
-        return Entry(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
+            return MeanScore(scores[0], cells[0].half_width, 1)
+        return MeanScore(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
 
 
-def _average(entries: Sequence[Entry]) -> Entry:
+def _average(entries: Sequence[MeanScore]) -> MeanScore:
     """The mean over settings, when every setting has one."""
     means = [entry.mean for entry in entries if entry.mean is not None]
     count = sum(entry.count for entry in entries)
-    return Entry(fmean(means) if len(means) == len(entries) else None, None, count)
+    return MeanScore(fmean(means) if len(means) == len(entries) else None, None, count)
 
 
-def _with_best(column: Sequence[Entry], digits: int, contends: Sequence[bool]) -> list[Entry]:
+def _with_best(
+    column: Sequence[MeanScore], digits: int, contends: Sequence[bool]
+) -> list[MeanScore]:
     """Mark the contenders that show the largest mean: what looks equal is equally good."""
     shown = [
         round(entry.mean, digits) if entry.mean is not None and in_it else None
@@ -228,3 +278,177 @@ def _with_best(column: Sequence[Entry], digits: int, contends: Sequence[bool]) -
         replace(entry, best=mean is not None and mean == top)
         for entry, mean in zip(column, shown, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """A run of a comparison over its rounds.
+
+    Attributes:
+        setting: Its column.
+        method: Its row.
+        seed: Its seed.
+        curve: ``(round, accuracy)``, or the negative loss where there are no classes.
+        sigma2: The target's noise in the first round, before methods went different ways.
+        d2: Mean squared distance of the sources in the first round.
+        tau2: The share of it that is off the sources' lines.
+        entries: Entries of the model's vector; None while the run is not finished.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    curve: tuple[tuple[int, float | None], ...]
+    sigma2: float | None = None
+    d2: float | None = None
+    tau2: float | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonRecord:
+    """A comparison as its folder tells it.
+
+    Attributes:
+        folder: Where it is.
+        comparison: The results so far.
+        notes: What a reader must know to read the table.
+        tasks: How every setting was loaded.
+        options: Of the runs.
+    """
+
+    folder: Path
+    comparison: Comparison
+    notes: tuple[str, ...]
+    tasks: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of the folder, for the title."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def histories(self) -> tuple[CellHistory, ...]:
+        """What the runs' own folders tell of them, as far as they are there."""
+        found = (_read_history(self.folder, cell) for cell in self.comparison.cells)
+        return tuple(history for history in found if history is not None)
+
+    def scores(self, setting: str, method: str) -> tuple[float, ...]:
+        """The scores of a method in a setting, a seed each."""
+        found = [
+            cell.score
+            for cell in self.comparison.cells
+            if (cell.setting, cell.method) == (setting, method)
+        ]
+        return tuple(score for score in found if score is not None)
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """Reads and writes the files of one comparison."""
+
+    path: Path
+
+    def claim(self, plan: Mapping[str, Any]) -> None:
+        """Take the folder for this comparison, or refuse if it holds something else."""
+        there = self.read()
+        if there is None:
+            others = (file for file in self._files() if file.name != SIGN_OF_LIFE)
+            if any(others):
+                raise RunFolderError(
+                    f"Expected an empty or new folder for the comparison, but {self.path} holds "
+                    f"other files: choose another with --out."
+                )
+            return
+        different = _differences(there, plan)
+        if different and any((self.path / "cells").glob("*/summary.json")):
+            raise RunFolderError(
+                f"Expected a folder for this comparison, but {self.path} holds a different one "
+                f"(other {', '.join(different)}): choose another folder with --out."
+            )
+
+    def _files(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.exists() else []
+
+    def read(self) -> dict[str, Any] | None:
+        """The file of the comparison; None if there is none."""
+        file = self.path / COMPARISON_FILE
+        return read_record(file, json.loads, kind="comparison", format=FORMAT)
+
+    def write(self, plan: Mapping[str, Any], comparison: Comparison) -> None:
+        """What is known so far."""
+        content = {"format": FORMAT, **plan, **comparison.to_json()}
+        write_atomically(self.path / COMPARISON_FILE, to_json(content, indent=1))
+
+
+def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """In what a comparison is another one; settings, methods and seeds may be added."""
+    changed = [key for key in ("rounds", "options") if there.get(key) != plan[key]]
+    missing = [
+        key
+        for key in ("tasks", "methods", "seeds")
+        if any(entry not in plan[key] for entry in there.get(key, []))
+    ]
+    return changed + missing
+
+
+def read_comparison(folder: Path) -> ComparisonRecord:
+    """Read a comparison's folder, finished or not."""
+    file = folder / COMPARISON_FILE
+    found = ComparisonFolder(folder).read()
+    if found is None:
+        raise RunFolderError(f"Expected a comparison in {folder}, but it has no {COMPARISON_FILE}.")
+    try:
+        comparison = Comparison(
+            settings=tuple(found["settings"]),
+            methods=tuple(found["methods"]),
+            seeds=tuple(found["seeds"]),
+            rounds=found["rounds"],
+            cells=tuple(CellResult(**cell) for cell in found["cells"]),
+            control_note="",
+        )
+    except (KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"Expected a whole comparison in {file}, but it lacks something: {error}."
+        ) from error
+    return ComparisonRecord(
+        folder,
+        comparison,
+        notes=tuple(found.get("notes", ())),
+        tasks=tuple(found.get("tasks", ())),
+        options=found.get("options", {}),
+    )
+
+
+def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
+    """Read a run's history; None when the run has not begun or lies outside of the folder."""
+    if cell.folder is None:
+        return None
+    path = (folder / cell.folder).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        return None
+    history = RunFolder(path).history()
+    played = [line for line in history if line["round"] >= 1]
+    if not played:
+        return None
+    first = played[0]
+    d2 = mean(first.get("d2") or [])
+    return CellHistory(
+        cell.setting,
+        cell.method,
+        cell.seed,
+        tuple((line["round"], _score(line)) for line in history),
+        first.get("sigma2"),
+        d2,
+        share_off_line(d2, mean(first.get("tau2_d2") or [])),
+        None if cell.summary is None else cell.summary.get("parameters"),
+    )
+
+
+def _score(line: dict[str, Any]) -> float | None:
+    accuracy: float | None = line.get("accuracy")
+    loss: float | None = line.get("loss")
+    if accuracy is not None or loss is None:
+        return accuracy
+    return -loss

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedbridge.intervals import (
-    Estimate,
     Evidence,
+    Measured,
     auc_estimate,
     bootstrap_mean,
     evidence,
@@ -36,8 +36,8 @@ class ClassMeasures:
 
     label: int
     rows: int
-    recall: Estimate | None
-    precision: Estimate | None
+    recall: Measured | None
+    precision: Measured | None
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class OperatingPoint:
     """Two classes told apart at a threshold on the positive one's probability."""
 
     threshold: float
-    sensitivity: Estimate | None
-    specificity: Estimate | None
+    sensitivity: Measured | None
+    specificity: Measured | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CalibrationBin:
     high: float
     count: int
     predicted: float
-    observed: Estimate
+    observed: Measured
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Diagnosis:
     """
 
     count: int
-    measures: dict[str, Estimate]
+    measures: dict[str, Measured]
     evidence: Evidence
     confusion: list[list[int]] | None = None
     classes: list[ClassMeasures] | None = None

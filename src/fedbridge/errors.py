@@ -37,6 +37,10 @@ class ModelError(FedbridgeError):
     """A model that cannot be built, or that does not fit the task."""
 
 
+class ReportError(FedbridgeError):
+    """A folder that no page or table can be made of, or a page that cannot be made."""
+
+
 class OptionError(FedbridgeError):
     """An option has a value outside its range."""
 

@@ -25,10 +25,10 @@ from fedbridge.methods.base import Record
 from fedbridge.metrics import NOT_MEASURED
 from fedbridge.models import build_model
 from fedbridge.needs import check_needs
+from fedbridge.run_record import summarise
 from fedbridge.rundir import FORMAT, RunFolder, fingerprint
 from fedbridge.sign_of_life import at_work
 from fedbridge.state import State
-from fedbridge.summary import summarise
 from fedbridge.training import seeded
 
 if TYPE_CHECKING:

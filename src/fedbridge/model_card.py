@@ -9,19 +9,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
-from fedbridge.escaping import markdown_code, markdown_text
 from fedbridge.files import write_atomically
-from fedbridge.report.exports import ExportTable, to_markdown
-from fedbridge.report.numbers import counted
-from fedbridge.report.record import read_run
 from fedbridge.report.reproduce import command, is_from_python, python_call
 from fedbridge.report.run_tables import classes_table, measures_table, sites_table
+from fedbridge.report.tables import Column, Table, to_markdown
+from fedbridge.report.text import counted, markdown_code, markdown_text
+from fedbridge.run_record import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from fedbridge.report.record import RunRecord
+    from fedbridge.run_record import RunRecord
 
 FILE = "model-card.md"
 MOST_CLASSES = 30
@@ -177,7 +176,7 @@ def _limits_of_sites(record: RunRecord) -> list[str]:
 
 def _settings(record: RunRecord) -> str:
     rows = tuple((name, str(value)) for name, value in _options(record).items())
-    return _table(ExportTable("settings", ("setting", "value"), rows))
+    return _table(Table("settings", "Settings", (Column("setting"), Column("value")), rows))
 
 
 def _again(record: RunRecord) -> list[str]:
@@ -212,7 +211,7 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _table(table: ExportTable) -> str:
+def _table(table: Table) -> str:
     return to_markdown(table).rstrip()
 
 

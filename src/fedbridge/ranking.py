@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fedbridge.errors import ShapeError
-from fedbridge.methods import is_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from fedbridge.comparison import Comparison
-
 ALPHA = 0.05
-ENOUGH_SETTINGS = 5
-"""From so many settings on, a setting is a block; with fewer, every seed of a setting is one."""
 OF_SEEDS = (
     "Runs of one setting with several seeds share its test rows: the order is that of these "
     "settings, and others may have another."
@@ -129,36 +123,6 @@ def rank_methods(
         groups([entry.rank for entry in entries], difference),
         alpha,
         tuple(left_out),
-    )
-
-
-def rank_comparison(comparison: Comparison, alpha: float = ALPHA) -> Ranking | None:
-    """The ranking of a comparison, finished or not; None when there is too little to rank.
-
-    Bounds do not compete. A method that does not apply somewhere is left out; a block in which a
-    method has no score yet does not count.
-    """
-    contenders = [method for method in comparison.methods if not is_bound(method)]
-    unmet = {cell.method for cell in comparison.cells if cell.unmet}
-    ranked = [method for method in contenders if method not in unmet]
-    found = {(c.setting, c.seed, c.method): c.score for c in comparison.cells}
-    by_setting = len(comparison.settings) >= ENOUGH_SETTINGS
-    lines = []
-    for setting in comparison.settings:
-        seeds = [[found.get((setting, seed, m)) for m in ranked] for seed in comparison.seeds]
-        whole = [[s for s in line if s is not None] for line in seeds if None not in line]
-        if by_setting and whole:
-            lines.append([fmean(column) for column in zip(*whole, strict=True)])
-        elif not by_setting:
-            lines += whole
-    if len(ranked) < 2 or len(lines) < 2:
-        return None
-    return rank_methods(
-        ranked,
-        lines,
-        of="setting" if by_setting else "setting and seed",
-        alpha=alpha,
-        left_out=[method for method in contenders if method in unmet],
     )
 
 

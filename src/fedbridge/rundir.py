@@ -45,9 +45,11 @@ def read_record(
     if not file.exists():
         return None
     try:
-        record: dict[str, Any] = parse(file.read_text(encoding="utf-8"))
+        record = parse(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore or remove it.") from error
+    if not isinstance(record, dict):
+        raise RunFolderError(f"Expected a JSON object in {file}, but got {type(record).__name__}.")
     if format is not None and record.get("format") != format:
         raise RunFolderError(
             f"Expected a {kind} of format {format}, but {file.parent} has format "

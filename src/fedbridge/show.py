@@ -16,8 +16,6 @@ from fedbridge.metrics import SCORED_ROUNDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fedbridge.comparison import Comparison, Entry
-
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
 
@@ -114,24 +112,6 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     stopped = " (stopped early)" if summary["stopped_early"] else ""
     lines.append(("rounds", f"{summary['rounds']}{stopped}"))
     return lines
-
-
-def comparison_table(comparison: Comparison, *, styled: bool) -> Table:
-    """Methods by settings, the best of each column in bold; in stars where there is no style."""
-    table = Table()
-    table.add_column("method")
-    for heading in comparison.columns:
-        table.add_column(Text(heading), justify="right")
-    for row in comparison.rows():
-        texts = (_entry_text(entry, comparison.digits, styled=styled) for entry in row.entries)
-        table.add_row(Text(row.method), *texts)
-    return table
-
-
-def _entry_text(entry: Entry, digits: int, *, styled: bool) -> Text:
-    if not entry.best:
-        return Text(entry.text(digits))
-    return Text(entry.text(digits), "bold") if styled else Text(f"**{entry.text(digits)}**")
 
 
 def name_table(entries: Sequence[tuple[str, str]]) -> Table:

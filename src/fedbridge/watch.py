@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedbridge.comparison import CellResult
+from fedbridge.comparison import COMPARISON_FILE, CellResult, read_comparison
 from fedbridge.errors import FedbridgeError
-from fedbridge.report.comparison_record import COMPARISON_FILE, read_comparison
 from fedbridge.rundir import RunFolder
 from fedbridge.sign_of_life import is_at_work
 

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from fedbridge.comparison import mean_and_spread
-from fedbridge.escaping import one_line
-from fedbridge.report.numbers import duration
+from fedbridge.report.tables import Cell, Column, Table, to_terminal
+from fedbridge.report.text import MISSING, duration, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
+    from fedbridge.report.tables import Line
     from fedbridge.watch import CellState, Watched
 
 MOST_LINES = 8
@@ -29,7 +32,7 @@ def view(watched: Watched) -> Group:
     parts: list[RenderableType] = [Text(headline(watched), "bold")]
     if watched.cells:
         parts += [_bar(watched), Text(state_line(watched))]
-    parts += [_cells_table(watched), _best_table(watched)]
+    parts += [to_terminal(table, titled=True) for table in tables(watched)]
     failed = [cell for cell in watched.cells if cell.state == "failed"]
     parts += [
         Text(f"failed: {one_line(cell.name)}: {one_line(cell.error or '')}")
@@ -63,44 +66,57 @@ def state_line(watched: Watched) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _bar(watched: Watched) -> Table:
+def _bar(watched: Watched) -> Grid:
     total = len(watched.cells)
-    line = Table.grid(padding=(0, 1))
+    line = Grid.grid(padding=(0, 1))
     bar = ProgressBar(total=total, completed=watched.progress, width=BAR_WIDTH)
     line.add_row(bar, f"{watched.progress / total:.0%}")
     return line
 
 
-def _cells_table(watched: Watched) -> RenderableType:
-    """The runs of a comparison that are under way, or were."""
+def tables(watched: Watched) -> list[Table]:
+    """The runs of a comparison that are under way, or were, and who leads each setting."""
     shown = [cell for cell in watched.cells if cell.state in ("running", "interrupted")]
     shown.sort(key=lambda cell: cell.state != "running")
-    if watched.kind == "run" or not shown:
-        return Text("", end="")
-    table = Table(title="under way", title_justify="left")
-    for name in ("run", "state", "round", "score now"):
-        table.add_column(name, justify="left" if name in ("run", "state") else "right")
-    for cell in shown[:MOST_LINES]:
-        table.add_row(
-            Text(one_line(cell.name)), cell.state, _round_text(cell), _score_text(cell) or "–"
+    under_way: list[Line] = [
+        (cell.name, cell.state, _round_text(cell), _score_text(cell) or MISSING) for cell in shown
+    ]
+    best: list[Line] = [
+        (
+            best.setting,
+            best.method,
+            Cell(best.score, mean_and_spread(best.score, best.spread, _digits(best.score))),
+            best.count,
         )
-    if len(shown) > MOST_LINES:
-        table.add_row(f"and {len(shown) - MOST_LINES} more", "", "", "")
-    return table
+        for best in watched.best
+    ]
+    of_runs = (
+        Column("run"),
+        Column("state"),
+        Column("round", "number"),
+        Column("score now", "number"),
+    )
+    of_settings = (
+        Column("setting"),
+        Column("method"),
+        Column("score", "number"),
+        Column("finished runs", "number", digits=0),
+    )
+    return [
+        Table(name, caption, columns, _first(lines))
+        for name, caption, columns, lines in (
+            ("runs", "under way", of_runs, [] if watched.kind == "run" else under_way),
+            ("best", "best so far", of_settings, best),
+        )
+        if lines
+    ]
 
 
-def _best_table(watched: Watched) -> RenderableType:
-    if not watched.best:
-        return Text("", end="")
-    table = Table(title="best so far", title_justify="left")
-    for name in ("setting", "method", "score", "finished runs"):
-        table.add_column(name, justify="left" if name in ("setting", "method") else "right")
-    for best in watched.best[:MOST_LINES]:
-        score = mean_and_spread(best.score, best.spread, _digits(best.score))
-        table.add_row(Text(one_line(best.setting)), best.method, score, str(best.count))
-    if len(watched.best) > MOST_LINES:
-        table.add_row(f"and {len(watched.best) - MOST_LINES} more", "", "", "")
-    return table
+def _first(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """As many lines as fit, and how many there are more."""
+    more = len(lines) - MOST_LINES
+    rest = [(f"and {more} more", "", "", "")] if more > 0 else []
+    return (*lines[:MOST_LINES], *rest)
 
 
 def _round_text(cell: CellState) -> str:

@@ -132,12 +132,12 @@ def column(page, table, index):
 
 def test_tables_sort_by_number_and_back(opened, comparison_page):
     page = opened(comparison_page)
-    head = "document.querySelectorAll('#table-means thead th')[1]"
+    head = "document.querySelectorAll('#table-comparison thead th')[1]"
     page.run(f"{head}.querySelector('button').click()")
-    assert column(page, "means", 0) == ["fedgp", "median", "auto"]
+    assert column(page, "comparison", 0) == ["fedgp", "median", "auto"]
     assert page.run(f"return {head}.getAttribute('aria-sort')") == "ascending"
     page.run(f"{head}.querySelector('button').click()")
-    assert column(page, "means", 0) == ["auto", "median", "fedgp"]
+    assert column(page, "comparison", 0) == ["auto", "median", "fedgp"]
     assert page.run(f"return {head}.getAttribute('aria-sort')") == "descending"
 
 
@@ -154,11 +154,11 @@ def test_the_keyboard_reaches_and_sorts(opened, comparison_page):
     assert page.run("return document.activeElement.className") == "skip"
     page.press(TAB)
     assert page.run("return document.activeElement.id") == "theme"
-    page.run("document.querySelectorAll('#table-means thead button')[1].focus()")
+    page.run("document.querySelectorAll('#table-comparison thead button')[1].focus()")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     for key, first in ((ENTER, "fedgp"), (SPACE, "auto")):
         page.press(key)
-        assert column(page, "means", 0)[0] == first
+        assert column(page, "comparison", 0)[0] == first
     assert page.run(f"return {outline}") == "solid"
 
 

@@ -6,12 +6,10 @@ import pytest
 
 from fedbridge.ranking import rank_methods
 from fedbridge.report.charts import REST, Series, line_chart, styles
-from fedbridge.report.charts.chart import rows, short
-from fedbridge.report.charts.dots import DotRow, dot_chart
+from fedbridge.report.charts.chart import DASHES, ON_PAPER, PALETTE, SHAPES, on_paper, rows, short
+from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart
 from fedbridge.report.charts.lines import DRAWN, HOVERED
 from fedbridge.report.charts.maps import Angles, Place, delta_errors, win_map
-from fedbridge.report.charts.ranks import rank_chart
-from fedbridge.report.charts.style import DASHES, ON_PAPER, PALETTE, SHAPES, on_paper
 from fedbridge.report.charts.tested import confusion_chart
 
 EVIL = "datum.x</script>'\"]"

@@ -6,17 +6,27 @@ from io import StringIO
 import pandas as pd
 import pytest
 
-from fedbridge.report.exports import ExportTable, Number, to_csv, to_latex, to_markdown
+from fedbridge.report.tables import Cell, Column, Table, to_csv, to_latex, to_markdown
 
-TABLE = ExportTable(
+TABLE = Table(
     "comparison",
-    ("method", "a & b_c", "50%|x"),
+    "Means",
     (
-        ("fedda", Number(81.2345, 1.26, bold=True), Number(70.0)),
-        ("[x] <script>", Number(79.0, 0.5), Number(None)),
+        Column("method"),
+        Column("a & b_c", "number", beside=("a & b_c (std)",)),
+        Column("50%|x", "number"),
+    ),
+    (
+        ("fedda", Cell(81.2345, "81.2 (1.3)", bold=True, beside=(1.26,)), 70.0),
+        ("[x] <script>", Cell(79.0, "79.0 (0.5)", beside=(0.5,)), None),
     ),
     ("In brackets the standard deviation & more.",),
 )
+
+
+def text_table(head, *cells):
+    """A table of one column of text."""
+    return Table("t", "", (Column(head),), tuple((cell,) for cell in cells))
 
 
 class TestCsv:
@@ -28,19 +38,21 @@ class TestCsv:
         assert pd.isna(read["50%|x"][1])
 
     def test_quotes_commas_and_line_breaks(self):
-        table = ExportTable("t", ('a "b", c',), (("x\ny",),))
+        table = text_table('a "b", c', "x\ny")
         assert list(csv.reader(StringIO(to_csv(table)))) == [['a "b", c'], ["x y"]]
 
     def test_a_name_is_no_formula(self):
-        table = ExportTable("t", ("site",), (("=HYPERLINK(1)",), ("+90%",)))
+        table = text_table("site", "=HYPERLINK(1)", "+90%")
         assert list(csv.reader(StringIO(to_csv(table))))[1:] == [["'=HYPERLINK(1)"], ["+90%"]]
 
     def test_what_the_spread_is_can_be_said(self):
-        table = ExportTable("t", ("s",), ((Number(1.0, 2.0),),), spread="half")
+        columns = (Column("s", "number", beside=("s (half)",)),)
+        table = Table("t", "", columns, ((Cell(1.0, beside=(2.0,)),),))
         assert to_csv(table).startswith("s,s (half)\n")
 
     def test_text_in_a_column_of_numbers_keeps_the_columns_in_line(self):
-        table = ExportTable("t", ("s", "u"), ((Number(1.0, 2.0), "a"), ("none", "b")))
+        columns = (Column("s", "number", beside=("s (std)",)), Column("u"))
+        table = Table("t", "", columns, ((Cell(1.0, beside=(2.0,)), "a"), ("none", "b")))
         assert list(csv.reader(StringIO(to_csv(table))))[2] == ["none", "", "b"]
 
 
@@ -54,7 +66,7 @@ class TestMarkdown:
         assert lines[5] == "In brackets the standard deviation &amp; more."
 
     def test_digits_can_be_chosen(self):
-        table = ExportTable("t", ("loss",), ((Number(-0.123456, digits=4),),))
+        table = Table("t", "", (Column("loss", "number", digits=4),), ((-0.123456,),))
         assert "| -0.1235 |" in to_markdown(table)
 
 
@@ -71,11 +83,11 @@ class TestLatex:
         assert r"\label{tab:comparison}" in lines
 
     def test_environments_and_braces_are_closed(self):
-        text = to_latex(ExportTable("t", ("}{\\end{table}",), (("\\",),)))
+        text = to_latex(text_table("}{\\end{table}", "\\"))
         assert text.count(r"\begin{") == text.count(r"\end{") == 2
         plain = text.replace(r"\{", "").replace(r"\}", "")
         assert plain.count("{") == plain.count("}")
 
     @pytest.mark.parametrize("rows", [(), (("a",),)])
     def test_a_table_without_notes_has_no_caption(self, rows):
-        assert "caption" not in to_latex(ExportTable("t", ("h",), rows))
+        assert "caption" not in to_latex(Table("t", "", (Column("h"),), rows))

@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ET
 import vl_convert
 from report_reading import cell, line, two_classes, write_comparison, write_run
 
-from fedbridge.report import read_page
-from fedbridge.report.figures import paper_spec, save_figures
+from fedbridge.report import paper_spec, read_page, save_figures
 
 EVIL = "<script>alert(1)</script>"
 

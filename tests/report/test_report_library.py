@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
+from fedbridge.errors import ReportError
 from fedbridge.report import library
-from fedbridge.report.errors import ReportError
 
 SCRIPT = b"window.vegaEmbed = 1;"
 

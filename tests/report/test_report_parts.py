@@ -6,9 +6,8 @@ import math
 import pytest
 from report_reading import read
 
-from fedbridge.report.markup import markup, tag
-from fedbridge.report.numbers import counted, duration, number, percent, size
 from fedbridge.report.page import data
+from fedbridge.report.text import counted, duration, markup, number, percent, size, tag
 
 
 def test_text_is_escaped_and_elements_are_not():

@@ -1,10 +1,13 @@
 """The tables of runs and comparisons as files."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from report_reading import cells, read
+from rich.console import Console
 from small import blobs, line
 
 import fedbridge as fb
@@ -12,10 +15,9 @@ from fedbridge.cli import main
 from fedbridge.compare import Setting, compare
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.ranking import rank_methods
+from fedbridge.report import ReportError, write_tables
 from fedbridge.report.comparison_tables import comparison_table, comparison_tables, ranking_table
-from fedbridge.report.errors import ReportError
-from fedbridge.report.exports import to_markdown
-from fedbridge.report.table_files import write_tables
+from fedbridge.report.tables import to_html, to_markdown, to_terminal
 
 QUICK = {"rounds": 2, "workers": 1, "model": "linear", "lr": 0.1, "batch_size": 8}
 SUFFIXES = ("csv", "md", "tex")
@@ -37,31 +39,44 @@ def comparison_of(scores, seeds=(0, 1, 2)):
     return Comparison(settings, methods, tuple(seeds), 10, tuple(cells), "note")
 
 
+def lines_of(console):
+    """The lines of a table in the terminal that hold its rows."""
+    return [ln for ln in console.file.getvalue().splitlines() if ln.startswith("│")]
+
+
 SCORES = {("s", "fedda"): 50, ("s", "fedgp"): 60, ("t", "fedda"): 70, ("t", "fedgp"): 40}
 
 
 class TestComparison:
     def test_entries_are_mean_and_deviation_with_the_best_marked(self):
         table = comparison_table(comparison_of(SCORES))
-        assert table.headers == ("method", "s", "t", "average")
-        assert [entry.text for entry in table.rows[0][1:]] == ["51.0 (1.0)", "71.0 (1.0)", "61.0"]
-        assert [entry.bold for entry in table.rows[0][1:]] == [False, True, True]
+        assert [column.title for column in table.columns] == ["method", "s", "t", "average"]
+        assert [cell.text for cell in table.rows[0][1:]] == ["51.0 (1.0)", "71.0 (1.0)", "61.0"]
+        assert [cell.bold for cell in table.rows[0][1:]] == [False, True, True]
 
     def test_one_seed_has_the_interval_of_its_test_set(self):
         table = comparison_table(comparison_of(SCORES, seeds=(0,)))
-        assert table.rows[0][1].spread == 10
-        assert table.spread == "half of the 95% interval"
+        assert table.rows[0][1].beside == (10,)
+        assert table.columns[1].beside == ("s (half of the 95% interval)",)
 
-    def test_the_command_line_the_file_and_the_export_show_the_same(self):
-        comparison = comparison_of(SCORES)
-        assert comparison.to_markdown() == to_markdown(comparison_table(comparison))
+    def test_all_places_show_the_same(self):
+        table = comparison_table(comparison_of(SCORES))
+        console = Console(file=StringIO(), width=80)
+        console.print(to_terminal(table, styled=False))
+        terminal = [ln.split("│")[1:-1] for ln in lines_of(console)]
+        document = [ln.strip("| ").split(" | ") for ln in to_markdown(table).splitlines()[2:4]]
+        assert [[word.strip() for word in line] for line in terminal] == document
+        page = cells(read(to_html(table)))
+        assert page == [[word.strip("*") for word in line] for line in document]
+        assert page[0] == ["fedda", "51.0 (1.0)", "71.0 (1.0)", "61.0"]
 
     def test_the_ranking_marks_what_cannot_be_told_from_the_best(self):
         scores = {(f"s{k}", m): 10.0 * ord(m) for k in range(12) for m in "abcd"}
         table = comparison_tables(comparison_of(scores))[1]
         assert [row[0] for row in table.rows] == ["d", "c", "b", "a"]
         assert [row[1].bold for row in table.rows] == [True, True, False, False]
-        assert [row[1].text for row in table.rows] == ["1.00", "2.00", "3.00", "4.00"]
+        assert [row[1].value for row in table.rows] == [1, 2, 3, 4]
+        assert "| d | **1.00** |" in to_markdown(table)
 
     def test_there_is_no_ranking_of_too_little(self):
         (only,) = comparison_tables(comparison_of({("s", "a"): 1, ("s", "b"): 2}, seeds=(0,)))

@@ -28,12 +28,14 @@ def show_comparison(
         told = {} if story is None else {"summary": story}
         write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
     else:
-        from fedbridge.show import comparison_table, results
+        from fedbridge.report.comparison_tables import comparison_table
+        from fedbridge.report.tables import to_terminal
+        from fedbridge.show import results
 
         console = results()
         if comparison.kept:
             console.print(f"{comparison.kept} of {len(comparison.cells)} runs were finished before")
-        console.print(comparison_table(comparison, styled=console.is_terminal))
+        console.print(to_terminal(comparison_table(comparison), styled=console.is_terminal))
         for text in (*comparison.notes(), *([] if story is None else ["", story, ""])):
             console.print(text)
         console.print(f"report: {page}", soft_wrap=True)

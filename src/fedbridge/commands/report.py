@@ -41,7 +41,7 @@ def report_command(args: Namespace) -> int:
     page = write_report(args.folder, args.out)
     files = {} if args.figures is None else {"figures": _save_figures(args)}
     if args.tables is not None:
-        from fedbridge.report.table_files import write_tables
+        from fedbridge.report import write_tables
 
         files["tables"] = write_tables(args.folder, args.tables)
     if args.json:
@@ -53,8 +53,7 @@ def report_command(args: Namespace) -> int:
 
 
 def _save_figures(args: Namespace) -> list[Path]:
-    from fedbridge.report import read_page
-    from fedbridge.report.figures import save_figures
+    from fedbridge.report import read_page, save_figures
     from fedbridge.show import share_progress
 
     with share_progress(quiet=args.json) as update:

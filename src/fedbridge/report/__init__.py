@@ -1,28 +1,47 @@
-"""One self-contained HTML page per run or comparison, written from the files in its folder.
+"""One self-contained HTML page per run or comparison, and its figures and tables for a paper.
 
-Everything comes from disk, so that a page can be made of a run that is still going, was killed,
-or ran elsewhere. A page is one file that loads nothing: it can be mailed, kept with a paper, and
-opened in ten years.
+Everything comes from the files in a folder, so that a page can be made of a run that is still
+going, was killed, or ran elsewhere. A page is one file that loads nothing: it can be mailed, kept
+with a paper, and opened in ten years.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedbridge.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
+from fedbridge.errors import ReportError
 from fedbridge.files import write_atomically
+from fedbridge.report.charts.chart import config, on_paper
 from fedbridge.report.comparison_page import comparison_page
-from fedbridge.report.comparison_record import COMPARISON_FILE, read_comparison
-from fedbridge.report.errors import ReportError
+from fedbridge.report.comparison_tables import comparison_tables
 from fedbridge.report.page import REPORT_FILE
-from fedbridge.report.record import read_run
 from fedbridge.report.run_page import run_page
+from fedbridge.report.run_tables import run_tables
+from fedbridge.report.tables import FORMATS
+from fedbridge.run_record import RunRecord, read_run
+from fedbridge.rundir import RunFolderError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from fedbridge.report.charts import Chart, Spec
     from fedbridge.report.page import Page
 
-__all__ = ["REPORT_FILE", "ReportError", "read_page", "write_report"]
+__all__ = [
+    "REPORT_FILE",
+    "ReportError",
+    "read_page",
+    "save_figures",
+    "write_report",
+    "write_tables",
+]
+
+WIDTH, WIDE = 420, 640
+PADDING = 10
+SCALE = 3
+"""Pixels of a PNG per unit of the drawing: sharp in print."""
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -42,11 +61,73 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def read_page(folder: Path) -> Page:
     """The page of a folder, with its charts and tables."""
-    if (folder / COMPARISON_FILE).exists():
-        return comparison_page(read_comparison(folder))
-    if (folder / "config.toml").exists():
-        return run_page(read_run(folder))
+    record = _read(folder)
+    return comparison_page(record) if isinstance(record, ComparisonRecord) else run_page(record)
+
+
+def write_tables(folder: Path, out: Path) -> list[Path]:
+    """Write the tables of the run or the comparison in ``folder``, finished or not.
+
+    Returns:
+        The files that were written: CSV, Markdown and LaTeX of every table.
+    """
+    record = _read(folder)
+    if isinstance(record, ComparisonRecord):
+        tables = comparison_tables(record.comparison, record.notes)
+    else:
+        tables = run_tables(record)
+    files = []
+    for table in tables:
+        for suffix, text in FORMATS.items():
+            files.append(out / f"{table.name}.{suffix}")
+            write_atomically(files[-1], text(table))
+    return files
+
+
+def _read(folder: Path) -> RunRecord | ComparisonRecord:
+    try:
+        if (folder / COMPARISON_FILE).exists():
+            return read_comparison(folder)
+        if (folder / "config.toml").exists():
+            return read_run(folder)
+    except RunFolderError as error:
+        raise ReportError(str(error)) from error
     raise ReportError(
-        f"Expected the folder of a run (config.toml) or of a comparison ({COMPARISON_FILE}), "
-        f"but {folder} has neither: name the folder that `--out` named."
+        f"Expected the folder of a run or of a comparison, but {folder} has neither (no "
+        f"config.toml and no {COMPARISON_FILE}): name the folder that `--out` named."
     )
+
+
+def save_figures(
+    page: Page, folder: Path, progress: Callable[[float, str], object] | None = None
+) -> list[Path]:
+    """Every chart as SVG and as PNG.
+
+    Args:
+        page: What to save.
+        folder: Where to; made if it is not there.
+        progress: Told the share that is done, and what is next.
+
+    Returns:
+        The files that were written.
+    """
+    # It starts a JavaScript engine, which nothing else needs.
+    import vl_convert
+
+    written = []
+    charts = page.charts
+    for done, chart in enumerate(charts):
+        if progress is not None:
+            progress(done / len(charts), chart.title)
+        svg = vl_convert.vegalite_to_svg(paper_spec(chart))
+        for suffix, content in (("svg", svg), ("png", vl_convert.svg_to_png(svg, scale=SCALE))):
+            written.append(folder / f"{chart.key}.{suffix}")
+            write_atomically(written[-1], content)
+    return written
+
+
+def paper_spec(chart: Chart) -> Spec:
+    """A chart on white paper, with everything that it needs inside."""
+    spec: dict[str, Any] = on_paper({**chart.alone(), "config": config()})
+    spec["config"]["background"] = "white"
+    return {**spec, "padding": PADDING, "width": WIDE if chart.wide else WIDTH}

@@ -2,55 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.ranking import rank_comparison
-from fedbridge.report.charts.ranks import rank_chart
-from fedbridge.report.comparison_charts import (
-    curve_charts,
-    dial_charts,
-    map_chart,
-    setting_charts,
-)
-from fedbridge.report.markup import Html, markup, tag
-from fedbridge.report.numbers import counted, minus
+from fedbridge.methods import is_bound
+from fedbridge.report.charts import INK, PALETTE, REST, Series, line_chart
+from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart
+from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.comparison_tables import comparison_table
 from fedbridge.report.page import (
     REPORT_FILE,
     Page,
     Section,
+    code,
+    facts,
     note,
     paragraph,
+    said,
     small_test_note,
 )
 from fedbridge.report.reproduce import comparison_command
-from fedbridge.report.tables import Cell, Table, facts, said
+from fedbridge.report.tables import Cell, Column, Table
+from fedbridge.report.text import Html, counted, markup, tag
+from fedbridge.run_record import mean
 
 if TYPE_CHECKING:
-    from fedbridge.comparison import CellResult, Comparison
-    from fedbridge.comparison import Entry as TableEntry
+    from collections.abc import Sequence
+
+    from fedbridge.comparison import CellResult, Comparison, ComparisonRecord
     from fedbridge.ranking import Ranking
-    from fedbridge.report.comparison_record import ComparisonRecord
-    from fedbridge.report.markup import Child
-    from fedbridge.report.tables import Entry
+    from fedbridge.report.charts import Chart
+    from fedbridge.report.text import Child
+
+ALONE = "target-only"
+LEAST_VALUES = 3
+"""A curve over a dial needs so many of its values."""
+RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
 
 
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
-    ranking = rank_comparison(record.comparison)
+    ranking = record.comparison.ranking()
     return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison, ranking),
         (
-            Section("Means", (_means(record), *(note(text) for text in record.notes))),
+            Section(
+                "Means",
+                (comparison_table(record.comparison), *(note(text) for text in record.notes)),
+            ),
             _ranking(ranking),
-            Section("Turning a dial", tuple(dial_charts(record))),
+            Section("Turning a dial", tuple(_dial_charts(record))),
             _by_setting(record),
-            Section("Who wins where", (map_chart(record),)),
-            Section("Over the rounds", tuple(curve_charts(record))),
+            Section("Who wins where", (_map_chart(record),)),
+            Section("Over the rounds", tuple(_curve_charts(record))),
             _failures(record.comparison),
             _reproduction(record),
-            Section("Every run", (_runs(record),), folded=True),
+            Section("Every run", (_runs(record.comparison),), folded=True),
             Section("Configuration", (facts(_configuration(record)),), folded=True),
         ),
     )
@@ -106,34 +116,8 @@ def _sureness(ranking: Ranking | None) -> str:
     return f"{first} has the best mean rank, and the others are behind by more than chance."
 
 
-def _means(record: ComparisonRecord) -> Table:
-    comparison = record.comparison
-    seeds = len(comparison.seeds)
-    planned = [seeds] * len(comparison.settings) + [seeds * len(comparison.settings)]
-    rows: tuple[tuple[Entry, ...], ...] = tuple(
-        (
-            row.method,
-            *(
-                _mean_cell(entry, comparison.digits, partial=entry.count < runs)
-                for entry, runs in zip(row.entries, planned, strict=False)
-            ),
-        )
-        for row in comparison.rows()
-    )
-    starred = "" if len(comparison.finished) == len(comparison.cells) else "; * from fewer seeds"
-    caption = f"Mean {record.measure} (spread) of every method{starred}"
-    return Table("means", caption, ("Method", *comparison.columns), rows)
-
-
-def _mean_cell(entry: TableEntry, digits: int, *, partial: bool) -> Cell:
-    if entry.mean is None:
-        return Cell(entry.text(), None)
-    shown = minus(entry.text(digits)) + ("*" if partial else "")
-    return Cell(tag("strong", shown) if entry.best else shown, entry.mean)
-
-
 def _by_setting(record: ComparisonRecord) -> Section:
-    charts = setting_charts(record)
+    charts = _setting_charts(record)
     seen = note("Diamonds: the best mean of a setting. Small dots: single seeds. Bars: the spread.")
     return Section("By setting", (*charts, seen if any(charts) else None))
 
@@ -158,7 +142,7 @@ def _failures(comparison: Comparison) -> Section | None:
     if not comparison.failures:
         return None
     rows = tuple((cell.setting, cell.method, cell.seed, cell.error) for cell in comparison.failures)
-    columns = ("Setting", "Method", "Seed", "Error")
+    columns = (*RUN_COLUMNS, Column("error"))
     return Section("Failed", (Table("failures", "Runs that failed, and why", columns, rows),))
 
 
@@ -166,15 +150,15 @@ def _reproduction(record: ComparisonRecord) -> Section | None:
     command = comparison_command(record)
     if command is None:
         return None
-    return Section("Run it again", (tag("pre", tag("code", command), tabindex=0),))
+    return Section("Run it again", (code(command),))
 
 
-def _runs(record: ComparisonRecord) -> Table:
+def _runs(comparison: Comparison) -> Table:
     rows = tuple(
         (cell.setting, cell.method, cell.seed, _state(cell), cell.score)
-        for cell in record.comparison.cells
+        for cell in comparison.cells
     )
-    columns = ("Setting", "Method", "Seed", "Run", record.measure.capitalize())
+    columns = (*RUN_COLUMNS, Column("run"), Column(comparison.measure, "number"))
     return Table("runs", "All runs of the comparison", columns, rows)
 
 
@@ -184,8 +168,8 @@ def _state(cell: CellResult) -> Cell:
     if cell.unmet:
         shown = "does not apply"
     if shown != "done" or cell.folder is None:
-        return Cell(shown, shown)
-    return Cell(tag("a", shown, href=quote(f"{cell.folder}/{REPORT_FILE}")), shown)
+        return Cell(shown)
+    return Cell(shown, page=tag("a", shown, href=quote(f"{cell.folder}/{REPORT_FILE}")))
 
 
 def _configuration(record: ComparisonRecord) -> list[tuple[str, Child]]:
@@ -200,3 +184,144 @@ def _configuration(record: ComparisonRecord) -> list[tuple[str, Child]]:
         listed = [f"{name} {said(value)}" for name, value in told.items() if value is not None]
         pairs.append((str(task["label"]), ", ".join(listed)))
     return pairs
+
+
+def _setting_charts(record: ComparisonRecord) -> list[Chart | None]:
+    """Dots per method, a chart per setting."""
+    comparison = record.comparison
+    table_rows = comparison.rows()
+    charts = []
+    for column, setting in enumerate(comparison.settings):
+        rows = []
+        for row in table_rows:
+            entry, scores = row.entries[column], record.scores(setting, row.method)
+            rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
+        charts.append(
+            dot_chart(f"setting-{column}", setting, rows, x_label=record.comparison.measure)
+        )
+    return charts
+
+
+def _curve_charts(record: ComparisonRecord) -> list[Chart | None]:
+    """The mean over seeds of every method over the rounds, a chart per setting."""
+    looks = _looks_of_methods(record)
+    charts = []
+    for column, setting in enumerate(record.comparison.settings):
+        lines = [
+            Series(method, _mean_curve(record, setting, method), looks[method])
+            for method in sorted(looks, key=lambda name: looks[name])
+        ]
+        charts.append(
+            line_chart(
+                f"curves-{column}",
+                setting,
+                lines,
+                x_label="round",
+                y_label=record.comparison.measure,
+            )
+        )
+    return charts
+
+
+def _looks_of_methods(record: ComparisonRecord) -> dict[str, str]:
+    """Colours for the methods with the best means over settings, the same in every chart.
+
+    The target alone is always drawn in ink: it is what all others have to beat.
+    """
+    comparison = record.comparison
+    scores: dict[str, list[float]] = {}
+    for row in comparison.rows():
+        means = [entry.mean for entry in row.entries[: len(comparison.settings)]]
+        scores[row.method] = [score for score in means if score is not None]
+    contenders = [m for m in comparison.methods if scores[m] and m != ALONE and not is_bound(m)]
+    contenders.sort(key=lambda method: (-len(scores[method]), -fmean(scores[method])))
+    looks = dict.fromkeys(comparison.methods, REST)
+    looks |= dict(zip(contenders, PALETTE, strict=False))
+    return looks | ({ALONE: INK} if ALONE in looks else {})
+
+
+def _mean_curve(
+    record: ComparisonRecord, setting: str, method: str
+) -> tuple[tuple[float, float | None], ...]:
+    values: defaultdict[int, list[float | None]] = defaultdict(list)
+    for history in record.histories:
+        if (history.setting, history.method) == (setting, method):
+            for number, value in history.curve:
+                values[number].append(value)
+    return tuple((number, mean(values[number])) for number in sorted(values))
+
+
+def _dial_charts(record: ComparisonRecord) -> list[Chart | None]:
+    """Scores over an option that several settings turn: shift curves, sample sizes, beta."""
+    looks = _looks_of_methods(record)
+    charts = []
+    for number, (name, fixed, steps) in enumerate(_dials(record.tasks)):
+        lines = [
+            Series(
+                method,
+                tuple((value, record.comparison.score(label, method)) for value, label in steps),
+                looks[method],
+            )
+            for method in sorted(looks, key=lambda m: looks[m])
+        ]
+        others = ", ".join(f"{key} {value}" for key, value in fixed)
+        charts.append(
+            line_chart(
+                f"dial-{number}",
+                f"Over {name.replace('_', ' ')}" + (f" ({others})" if others else ""),
+                lines,
+                x_label=name.replace("_", " "),
+                y_label=record.comparison.measure,
+                whole=False,
+            )
+        )
+    return charts
+
+
+def _dials(
+    tasks: Sequence[dict[str, Any]],
+) -> list[tuple[str, list[tuple[str, str]], list[tuple[float, str]]]]:
+    """Options that are turned while everything else stays: name, the rest, and the steps."""
+    families: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, str]]] = {}
+    for task in tasks:
+        turned = {**task["options"], **task.get("run", {})}
+        told = {"task": task["task"], "target": task["target"], **turned}
+        for name, value in turned.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            rest = tuple((k, str(v)) for k, v in told.items() if k != name and v is not None)
+            families.setdefault((name, rest), []).append((float(value), str(task["label"])))
+    return [
+        (name, [(k, v) for k, v in rest if k != "task"], sorted(steps))
+        for (name, rest), steps in families.items()
+        if len({value for value, _ in steps}) >= LEAST_VALUES
+    ]
+
+
+def _map_chart(record: ComparisonRecord) -> Chart | Html | None:
+    """Settings where their noise and distances are, coloured by who won there."""
+    comparison = record.comparison
+    rows = comparison.rows()
+    places, shares, sizes = [], [], []
+    for column, setting in enumerate(comparison.settings):
+        measured = [h for h in record.histories if h.setting == setting]
+        d2 = mean([h.d2 for h in measured])
+        sigma2 = mean([h.sigma2 for h in measured if h.d2 is not None])
+        best = [row.method for row in rows if row.entries[column].best]
+        if d2 is None or sigma2 is None or not best:
+            continue
+        places.append(Place(setting, d2, sigma2, best[0] if len(best) == 1 else "several"))
+        shares += [h.tau2 for h in measured]
+        sizes += [h.entries for h in measured if h.entries]
+    drawn = win_map(
+        "map",
+        "Who wins where",
+        places,
+        Angles(mean(shares) if sizes else None, max(sizes, default=1)),
+        mine="you are here",
+        note="The ground says which rule has the smallest expected error of its update (Delta "
+        "error) with one source at this distance, β = ½ where a rule has one; a mark is a "
+        "setting where its first round was measured, in the colour of the method with the best "
+        "test result.",
+    )
+    return note(NO_MAP) if drawn is None and places else drawn

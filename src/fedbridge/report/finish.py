@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedbridge.loop import Extras
 from fedbridge.model_card import write_model_card
 from fedbridge.report import write_report
-from fedbridge.tested import Tested, write_tested
+from fedbridge.run_record import Tested, write_tested
 
 if TYPE_CHECKING:
     from fedbridge.loop import FinishedRun

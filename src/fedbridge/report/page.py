@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from fedbridge._version import __version__
 from fedbridge.report import library
 from fedbridge.report.charts import Chart
-from fedbridge.report.charts.style import config
-from fedbridge.report.markup import Child, Html, markup, tag
-from fedbridge.report.tables import Table
+from fedbridge.report.charts.chart import config
+from fedbridge.report.tables import Table, to_html
+from fedbridge.report.text import Child, Html, markup, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,10 +149,33 @@ def small_test_note(samples: int, so: str) -> Html | None:
     return paragraph(start, so, class_="caution")
 
 
+def facts(pairs: Sequence[tuple[str, Child]], *, class_: str = "facts") -> Html:
+    """Names and values one below the other; what has no value is left out."""
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value))
+            for name, value in pairs
+            if value not in (None, "")
+        ),
+        class_=class_,
+    )
+
+
+def said(value: object) -> str:
+    """A value of a configuration as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def code(text: str) -> Html:
+    """A block of code that scrolls, with the keyboard too."""
+    return tag("pre", tag("code", text), tabindex=0)
+
+
 def _pieces(kind: type, parts: Sequence[Html | Chart | Table]) -> list[Html]:
     if kind is Chart:
         return [tag("div", *(figure(p) for p in parts if isinstance(p, Chart)), class_="charts")]
-    return [part.html() if isinstance(part, Table) else Html(part) for part in parts]
+    return [to_html(part) if isinstance(part, Table) else Html(part) for part in parts]
 
 
 def figure(chart: Chart) -> Html:

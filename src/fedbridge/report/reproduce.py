@@ -12,8 +12,8 @@ from fedbridge.settings import OBJECT_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fedbridge.report.comparison_record import ComparisonRecord
-    from fedbridge.report.record import RunRecord
+    from fedbridge.comparison import ComparisonRecord
+    from fedbridge.run_record import RunRecord
 
 PER_LINE = 3
 

@@ -2,23 +2,70 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
+from statistics import stdev
 from typing import TYPE_CHECKING
 
+from fedbridge.diagnostics import at_threshold
 from fedbridge.report.charts import INK, Series, line_chart
-from fedbridge.report.markup import Html, markup
-from fedbridge.report.numbers import counted, duration, number, percent, size
-from fedbridge.report.page import Page, Section, note, paragraph, small_test_note
-from fedbridge.report.run_details import configuration, events, reproduction, rounds, split
-from fedbridge.report.run_sites import sites
-from fedbridge.report.run_tested import tested
-from fedbridge.report.tables import facts
+from fedbridge.report.charts.dots import DotRow, dot_chart
+from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
+from fedbridge.report.page import (
+    Page,
+    Section,
+    code,
+    facts,
+    note,
+    paragraph,
+    said,
+    small_test_note,
+)
+from fedbridge.report.reproduce import command, is_from_python, python_call
+from fedbridge.report.run_tables import (
+    classes_table,
+    measures_table,
+    ranked,
+    rounds_table,
+    sites_table,
+)
+from fedbridge.report.tables import Column, Table
+from fedbridge.report.text import (
+    MISSING,
+    Html,
+    counted,
+    duration,
+    markup,
+    number,
+    percent,
+    size,
+    tag,
+)
+from fedbridge.run_record import mean
+from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
+    from fedbridge.diagnostics import OperatingPoint
+    from fedbridge.intervals import Measured
     from fedbridge.report.charts import Chart
-    from fedbridge.report.record import RunRecord
+    from fedbridge.report.page import Part
+    from fedbridge.report.tables import Line
+    from fedbridge.report.text import Child
+    from fedbridge.run_record import RunRecord
 
 NAMED_CLASSES = 10
 """Classes without test rows that are named one by one."""
+
+SHOWN_SITES = 25
+"""The chart of contributions shows at most so many sources; the table has them all."""
+
+LISTED = 500
+"""Tables of rounds show at most so many rows; ``history.jsonl`` has them all."""
+
+STEPS = 100
+"""Thresholds that a reader can choose from, from 0 to 1."""
 
 
 def run_page(record: RunRecord) -> Page:
@@ -29,13 +76,13 @@ def run_page(record: RunRecord) -> Page:
         markup(_verdict(record), _tiles(record)),
         (
             Section("Over the rounds", tuple(_curves(record))),
-            sites(record),
-            tested(record),
-            events(record),
-            reproduction(record),
-            rounds(record),
-            configuration(record),
-            split(record),
+            _sites(record),
+            _tested(record),
+            _events(record),
+            _reproduction(record),
+            _rounds(record),
+            _configuration(record),
+            _split(record),
         ),
     )
 
@@ -161,3 +208,265 @@ def _accuracy_chart(record: RunRecord, warm: str) -> Chart | None:
         y_label="test accuracy in %",
         note=f"{shaded} {warm}".strip(),
     )
+
+
+def _sites(record: RunRecord) -> Section:
+    """Whom the target trusted, and why."""
+    return Section(
+        "Whom it trusted",
+        (
+            _source_chart(
+                record,
+                "beta",
+                "Weight of every source",
+                "weight β",
+                note="How far a source was trusted: 0 is not at all, 1 is all the way.",
+                least=0.0,
+            ),
+            _source_chart(
+                record,
+                "d2",
+                "Noise and distances",
+                "squared length",
+                Series("noise σ² of the target", record.curve("sigma2"), INK),
+                note="Estimated squared distances d² of the sources from the target, beside the "
+                "target's noise σ². Unbiased estimates may be below zero: no distance was seen.",
+            ),
+            _contributions(record),
+            _map(record),
+            sites_table(record),
+            note(
+                "Cosine: the angle between the source's and the target's update; 1 is the same "
+                "direction, 0 a right angle, below 0 against each other."
+            ),
+        ),
+    )
+
+
+def _source_chart(
+    record: RunRecord,
+    name: str,
+    title: str,
+    y_label: str,
+    *more: Series,
+    note: str,
+    least: float = -math.inf,
+) -> Chart | None:
+    """A line per source, those with most weight in colour; every chart has the same colours."""
+    lines = [
+        Series(record.sources[index], tuple(record.source_values(name, index)), style)
+        for index, style in ranked(record)
+    ]
+    if not any(line.present() for line in lines):
+        return None
+    return line_chart(
+        name, title, [*more, *lines], x_label="round", y_label=y_label, note=note, least=least
+    )
+
+
+def _contributions(record: RunRecord) -> Chart | None:
+    rows = []
+    for index, name in enumerate(record.sources):
+        weights = [w for _, w in record.source_values("beta", index) if w is not None]
+        spread = stdev(weights) if len(weights) > 1 else None
+        rows.append(DotRow(name, (), mean(list(weights)), spread))
+    rows.sort(key=lambda row: -(row.mean or 0.0))
+    more = len(rows) - SHOWN_SITES
+    hidden = f" The {more} lightest are in the table only." if more > 0 else ""
+    return dot_chart(
+        "contributions",
+        "What every source contributed",
+        rows[:SHOWN_SITES],
+        x_label="mean weight β over the rounds",
+        note=f"Bars: standard deviation over the rounds.{hidden}",
+        least=0.0,
+    )
+
+
+def _map(record: RunRecord) -> Chart | Html | None:
+    """Where the sources lie on the map of who wins; None where nothing was measured."""
+    sigma2 = mean([value for _, value in record.curve("sigma2")])
+    places, shares = [], []
+    for index, name in enumerate(record.sources):
+        d2 = record.source_mean("d2", index)
+        if d2 is None or sigma2 is None:
+            continue
+        places.append(Place(name, d2, sigma2))
+        shares.append(share_off_line(d2, record.source_mean("tau2_d2", index)))
+    entries = (record.summary or {}).get("parameters")
+    drawn = win_map(
+        "map",
+        "Where the sources lie",
+        places,
+        Angles(mean(shares) if entries else None, entries or 1),
+        mine="you are here",
+        note="The ground says which rule has the smallest expected error of its update (Delta "
+        "error) with one source at this distance, β = ½ where a rule has one; your sources lie "
+        "where the mean of their estimates is.",
+    )
+    return note(NO_MAP) if drawn is None and places else drawn
+
+
+def _tested(record: RunRecord) -> Section | None:
+    """Measures with intervals, confusion, and for two classes ROC, threshold and calibration."""
+    diagnosis, rows = record.diagnosis, record.tested
+    if diagnosis is None or rows is None:
+        return None
+    parts: list[Part] = [
+        measures_table(record),
+        note(
+            "Of the model as it was delivered, so the values may differ from the means of the last "
+            "rounds. Intervals hold in 95 of 100 such test sets."
+        ),
+    ]
+    names = record.class_names
+    if diagnosis.confusion is not None:
+        parts.append(confusion_chart(diagnosis.confusion, names))
+    panel: Html | None = None
+    if diagnosis.roc is not None:
+        points = [
+            at_threshold(rows.outputs, rows.labels, step / STEPS) for step in range(STEPS + 1)
+        ]
+        parts.append(roc_chart(diagnosis.roc, points))
+        panel = _panel(points, names[1])
+    if diagnosis.calibration is not None:
+        parts.append(calibration_chart(diagnosis.calibration, names[1]))
+    parts += [panel, classes_table(record, diagnosis) if diagnosis.classes else None]
+    return Section("On the test set", tuple(parts))
+
+
+def _panel(points: list[OperatingPoint], positive: str) -> Html:
+    """A slider over thresholds with what follows from each; the script keeps them together."""
+    said = [_said(point) for point in points]
+    middle = said[STEPS // 2]
+
+    def field(name: str, title: str) -> Html:
+        return tag("div", tag("dt", title), tag("dd", middle[name], data_field=name))
+
+    label = tag(
+        "label",
+        markup("Call it ", tag("b", positive), " from a probability of "),
+        tag("output", middle["threshold"], data_field="threshold", for_="threshold"),
+        for_="threshold",
+    )
+    slider = tag("input", type="range", id="threshold", min=0, max=STEPS, step=1, value=STEPS // 2)
+    shown = tag(
+        "dl",
+        field("sensitivity", f"Sensitivity: {positive} found"),
+        field("specificity", "Specificity: the others left alone"),
+        class_="tiles",
+    )
+    return tag(
+        "div",
+        label,
+        slider,
+        shown,
+        class_="panel",
+        data_points=json.dumps(said, separators=(",", ":")),
+        data_moves="roc",
+    )
+
+
+def _said(point: OperatingPoint) -> dict[str, str]:
+    def told(found: Measured | None) -> str:
+        if found is None:
+            return MISSING
+        return f"{percent(found.value)} ({found.low:.0f} to {found.high:.0f})"
+
+    sensitivity, specificity = told(point.sensitivity), told(point.specificity)
+    threshold = number(point.threshold, 2) if point.threshold else "0"
+    return {
+        "threshold": threshold,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "told": f"{threshold}: sensitivity {sensitivity}, specificity {specificity}",
+    }
+
+
+def _events(record: RunRecord) -> Section | None:
+    """Who was left out and why, and what rounds have to say; nothing when all went well."""
+    rows: list[Line] = []
+    for line in record.history:
+        number = line["round"]
+        failures = line.get("failures") or {}
+        rows += [(number, str(site), str(why)) for site, why in failures.items()]
+        rows += [(number, "", str(text)) for text in line.get("notes") or []]
+    notes = (record.summary or {}).get("notes") or []
+    if not rows and not notes:
+        return None
+    columns = (Column("round", "number"), Column("site"), Column("what"))
+    table = Table("events", "Sites left out and notes by round", columns, tuple(rows))
+    listed = tag("ul", *(tag("li", str(text)) for text in notes)) if notes else None
+    return Section("Left out, and notes", (listed, *_listed(table)))
+
+
+def _rounds(record: RunRecord) -> Section:
+    """Every round with what was measured in it."""
+    return Section("Every round", tuple(_listed(rounds_table(record))), folded=True)
+
+
+def _listed(table: Table) -> list[Part]:
+    """The newest rows of a table; nothing where it has none."""
+    if not table.rows:
+        return []
+    shown: list[Part] = [replace(table, rows=table.rows[-LISTED:])]
+    if len(table.rows) > LISTED:
+        shown.append(note(f"The last {LISTED} of {len(table.rows)}; history.jsonl has them all."))
+    return shown
+
+
+def _configuration(record: RunRecord) -> Section:
+    """What was run, option by option."""
+    config = record.config
+    plain = [(key, said(value)) for key, value in config.items() if not isinstance(value, dict)]
+    nested = [
+        (key if group in ("settings", "options") else f"{group}: {key}", said(value))
+        for group, values in config.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    ]
+    listed = facts([(_name(key), value) for key, value in plain + nested])
+    return Section("Configuration", (listed,), folded=True)
+
+
+def _split(record: RunRecord) -> Section | None:
+    """How many rows are where; which ones is in ``manifest.json``."""
+    if not record.manifest:
+        return None
+    pairs: list[tuple[str, Child]] = []
+    for key, value in record.manifest.items():
+        if isinstance(value, dict):
+            pairs += [(f"{_name(key)}: {site}", _said_rows(rows)) for site, rows in value.items()]
+        else:
+            pairs.append((_name(key), _said_rows(value)))
+    return Section(
+        "Split of the data",
+        (facts(pairs), note("Which rows these are is in manifest.json.")),
+        folded=True,
+    )
+
+
+def _reproduction(record: RunRecord) -> Section:
+    """The command that runs it again, or the call where no command can."""
+    by_hand = is_from_python(record)
+    given = " The rows or the network came from a Python program." if by_hand else ""
+    return Section(
+        "Run it again",
+        (
+            code(python_call(record) if by_hand else command(record)),
+            note(
+                f"With fedbridge {record.config['version']} and the same data (checksum of all "
+                f"rows ",
+                tag("code", str(record.config["data_sha256"])[:12]),
+                f") this gives the same numbers to the last bit.{given}",
+            ),
+        ),
+    )
+
+
+def _name(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _said_rows(value: object) -> str:
+    return f"{len(value):,} rows" if isinstance(value, list) else str(value)

@@ -1,34 +1,47 @@
-"""The tables of a run for its model card, for other programs and for papers."""
+"""The tables of a run, for its page, its model card, other programs and papers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from fedbridge.diagnostics import at_threshold
 from fedbridge.metrics import SCORED_ROUNDS
-from fedbridge.report.exports import Entry, ExportTable, Number
-from fedbridge.report.numbers import counted
+from fedbridge.report.charts import REST, styles
+from fedbridge.report.tables import Cell, Column, Table
+from fedbridge.report.text import counted, markup, tag
+from fedbridge.run_record import mean
 
 if TYPE_CHECKING:
     from fedbridge.diagnostics import Diagnosis
-    from fedbridge.intervals import Estimate
-    from fedbridge.report.record import RunRecord
-
-Line: TypeAlias = tuple[Entry, ...]
+    from fedbridge.intervals import Measured
+    from fedbridge.report.tables import Line
+    from fedbridge.run_record import RunRecord
 
 THRESHOLD = 0.5
 MEASURES = {
-    "accuracy": ("accuracy of the delivered model, %", 1),
-    "balanced_accuracy": ("balanced accuracy, %", 1),
-    "auc": ("area under the ROC curve", 3),
-    "squared_error": ("mean squared error", 4),
-    "absolute_error": ("mean absolute error", 4),
+    "accuracy": ("accuracy of the delivered model, %", "Accuracy, %", 1),
+    "balanced_accuracy": ("balanced accuracy, %", "Balanced accuracy, %", 1),
+    "auc": ("area under the ROC curve", "Area under ROC", 3),
+    "squared_error": ("mean squared error", "Squared error", 4),
+    "absolute_error": ("mean absolute error", "Absolute error", 4),
 }
-"""What a diagnosis measures, in words, and the digits worth showing."""
-ROUND_MEASURES = {"accuracy": 1, "balanced_accuracy": 1, "auc": 3, "loss": 4, "sigma2": 6}
+"""What a diagnosis measures, in words for a document and for the page, and the digits to show."""
+ROUND_MEASURES: dict[str, tuple[str, int | None]] = {
+    "accuracy": ("Accuracy", 1),
+    "balanced_accuracy": ("Balanced", 1),
+    "auc": ("AUC", 3),
+    "loss": ("Loss", 4),
+    "validation_loss": ("Validation", None),
+    "sigma2": ("σ²", 6),
+    "choice": ("Chosen", None),
+    "seconds_train": ("Training, s", None),
+    "seconds_aggregate": ("Mixing, s", None),
+    "seconds_eval": ("Testing, s", None),
+}
+"""What lines of the history hold: as the page calls it, and the digits in files that show it."""
 
 
-def run_tables(record: RunRecord) -> list[ExportTable]:
+def run_tables(record: RunRecord) -> list[Table]:
     """All tables of a run, finished or not."""
     tables = [measures_table(record), sites_table(record), rounds_table(record)]
     found = record.diagnosis
@@ -37,83 +50,29 @@ def run_tables(record: RunRecord) -> list[ExportTable]:
     return tables
 
 
-def measures_table(record: RunRecord) -> ExportTable:
+def measures_table(record: RunRecord) -> Table:
     """Every measure on the test set, with its interval where the outputs were kept."""
     found = record.diagnosis
     rows = _scored(record)
     if found is None:
         rows += _without_intervals(record.result)
     else:
-        rows += [_estimate(*MEASURES[name], estimate) for name, estimate in found.measures.items()]
+        for name, measured in found.measures.items():
+            text, short, digits = MEASURES[name]
+            rows.append(_measured(text, measured, digits, short))
         rows += _at_threshold(record)
         if found.calibration is not None:
             error = found.calibration.expected_error
-            rows.append(_measure("expected calibration error, points", error))
-    return ExportTable("measures", ("measure", "value", "95% from", "95% to"), tuple(rows))
-
-
-def sites_table(record: RunRecord) -> ExportTable:
-    """Who took part, with how many rows and how often."""
-    target = str(record.config["target"])
-    rows = [
-        (target, "target", _whole(_rows_of(record, target)), Number(None), _missed(record, target))
-    ]
-    rows += [
-        (
-            site,
-            "source",
-            _whole(_rows_of(record, site)),
-            Number(record.source_mean("beta", index), digits=3),
-            _missed(record, site),
-        )
-        for index, site in enumerate(record.sources)
-    ]
-    headers = ("site", "role", "labelled training rows", "mean weight", "rounds missed")
-    return ExportTable("sites", headers, tuple(rows))
-
-
-def rounds_table(record: RunRecord) -> ExportTable:
-    """The history: measures, noise, and the weight of every source."""
-    rows: list[Line] = [
-        (
-            _whole(line["round"]),
-            *(Number(line.get(name), digits=digits) for name, digits in ROUND_MEASURES.items()),
-            *(Number(weight, digits=3) for weight in _weights(record, line)),
-        )
-        for line in record.history
-    ]
-    headers = ("round", *ROUND_MEASURES, *(f"weight of {site}" for site in record.sources))
-    return ExportTable("rounds", headers, tuple(rows))
-
-
-def classes_table(record: RunRecord, found: Diagnosis) -> ExportTable:
-    """How every class fares, in percent, with intervals."""
-    rows: list[Line] = [
-        (
-            record.class_names[of.label],
-            _whole(of.rows),
-            *_interval(of.recall),
-            *_interval(of.precision),
-        )
-        for of in found.classes or ()
-    ]
-    measures = [
-        header
-        for name in ("recall", "precision")
-        for header in (f"{name}, %", f"{name} from", f"{name} to")
-    ]
-    notes = ("From and to: the 95% interval.",)
-    return ExportTable("classes", ("class", "test rows", *measures), tuple(rows), notes)
-
-
-def confusion_table(record: RunRecord, confusion: list[list[int]]) -> ExportTable:
-    """Test rows by true class (lines) and predicted class (columns)."""
-    names = record.class_names
-    rows: list[Line] = [
-        (name, *(_whole(count) for count in line))
-        for name, line in zip(names, confusion, strict=True)
-    ]
-    return ExportTable("confusion", (r"true \ predicted", *names), tuple(rows))
+            rows.append(_measure("expected calibration error, points", error, rows=found.count))
+    columns = (
+        Column("measure"),
+        Column("value", "number"),
+        Column("95% from", "number", heading="From"),
+        Column("95% to", "number", heading="To"),
+        Column("test rows", "number", only="page"),
+    )
+    caption = "Measures on the test set with 95 % confidence intervals"
+    return Table("measures", caption, columns, tuple(rows))
 
 
 def _scored(record: RunRecord) -> list[Line]:
@@ -122,9 +81,9 @@ def _scored(record: RunRecord) -> list[Line]:
     if summary is None or summary["accuracy"] is None:
         return []
     last = min(SCORED_ROUNDS, summary["rounds"])
-    low, high = summary["accuracy_interval"]
+    low, high = record.interval(summary["accuracy"]) or (None, None)
     name = f"accuracy, mean of the last {counted(last, 'round')}, %"
-    return [_measure(name, summary["accuracy"], low, high)]
+    return [_measure(name, summary["accuracy"], low, high, rows=summary["n_test"])]
 
 
 def _at_threshold(record: RunRecord) -> list[Line]:
@@ -136,24 +95,27 @@ def _at_threshold(record: RunRecord) -> list[Line]:
     positive = record.class_names[1]
     both = {"sensitivity": point.sensitivity, "specificity": point.specificity}
     return [
-        _estimate(f"{name} for {positive} at a threshold of {THRESHOLD}, %", 1, estimate)
-        for name, estimate in both.items()
-        if estimate is not None
+        _measured(f"{name} for {positive} at a threshold of {THRESHOLD}, %", measured, 1)
+        for name, measured in both.items()
+        if measured is not None
     ]
 
 
 def _without_intervals(result: dict[str, Any]) -> list[Line]:
     """Measures of a run whose outputs on the test rows were not kept."""
-    named = {
-        "balanced_accuracy": MEASURES["balanced_accuracy"],
-        "auc": MEASURES["auc"],
-        "loss": ("test loss", 4),
-    }
+    named = {name: MEASURES[name] for name in ("balanced_accuracy", "auc")}
+    named["loss"] = ("test loss", "Test loss", 4)
     return [
-        _measure(text, result[name], digits=digits)
-        for name, (text, digits) in named.items()
+        _measure(text, result[name], digits=digits, short=short)
+        for name, (text, short, digits) in named.items()
         if result.get(name) is not None
     ]
+
+
+def _measured(name: str, found: Measured, digits: int, short: str | None = None) -> Line:
+    return _measure(
+        name, found.value, found.low, found.high, digits=digits, rows=found.count, short=short
+    )
 
 
 def _measure(
@@ -161,36 +123,119 @@ def _measure(
     value: float,
     low: float | None = None,
     high: float | None = None,
+    *,
     digits: int = 1,
+    rows: int | None = None,
+    short: str | None = None,
 ) -> Line:
-    return (name, *(Number(number, digits=digits) for number in (value, low, high)))
+    numbers = (Cell(n, None if n is None else f"{n:.{digits}f}") for n in (value, low, high))
+    return (Cell(name, page=short or name[:1].upper() + name[1:]), *numbers, rows)
 
 
-def _estimate(name: str, digits: int, estimate: Estimate) -> Line:
-    return _measure(name, estimate.value, estimate.low, estimate.high, digits)
+def sites_table(record: RunRecord) -> Table:
+    """Who took part, with how many rows, how often, and how far it was trusted."""
+    target = str(record.config["target"])
+    rows: list[Line] = [
+        (target, "target", record.rows_of(target), None, None, None, None, record.missed(target))
+    ]
+    for index, style in ranked(record):
+        name = record.sources[index]
+        last = [value for _, value in record.source_values("beta", index)][-1:]
+        swatch = tag("span", class_=f"swatch {style}", aria_hidden="true")
+        rows.append(
+            (
+                Cell(name, page=markup(swatch, name)),
+                "source",
+                record.rows_of(name),
+                record.source_mean("beta", index),
+                mean(last),
+                record.source_mean("cosine", index),
+                record.source_mean("d2", index),
+                record.missed(name),
+            )
+        )
+    columns = (
+        Column("site"),
+        Column("role"),
+        Column("labelled training rows", "number", digits=0, heading="Training rows"),
+        Column("mean weight", "number", digits=3),
+        Column("last weight", "number", only="page"),
+        Column("mean cosine", "number", only="page"),
+        Column("mean d²", "number", only="page"),
+        Column("rounds missed", "number", digits=0),
+    )
+    return Table("sites", "What every site brought", columns, tuple(rows))
 
 
-def _interval(estimate: Estimate | None) -> tuple[Number, ...]:
-    if estimate is None:
-        return (Number(None),) * 3
-    return tuple(Number(value) for value in (estimate.value, estimate.low, estimate.high))
+def ranked(record: RunRecord) -> list[tuple[int, str]]:
+    """Sources and their colours; with more sources than colours, the weighty ones get them."""
+    indices = range(len(record.sources))
+    colours = styles(len(record.sources))
+    if REST in colours:
+        weights = [record.source_mean("beta", index) or 0.0 for index in indices]
+        return list(zip(sorted(indices, key=lambda k: -weights[k]), colours, strict=True))
+    return list(zip(indices, colours, strict=True))
 
 
-def _rows_of(record: RunRecord, site: str) -> int | None:
-    summary = record.summary
-    if summary is None:
-        return record.rows_of(site)
-    own = site == record.config["target"]
-    return summary.get("n_target") if own else summary.get("n_sources", {}).get(site)
+def rounds_table(record: RunRecord) -> Table:
+    """The history: measures, noise, times, and the weight of every source."""
+    names, columns = [], [Column("round", "number", digits=0)]
+    for name, (heading, digits) in ROUND_MEASURES.items():
+        used = any(line.get(name) is not None for line in record.history)
+        if used or digits is not None:
+            names.append(name)
+            columns.append(
+                Column(
+                    name,
+                    "text" if name == "choice" else "number",
+                    digits=digits or 0,
+                    heading=heading,
+                    only="page" if digits is None else None if used else "files",
+                )
+            )
+    columns += [
+        Column(f"weight of {site}", "number", digits=3, only="files") for site in record.sources
+    ]
+    rows = tuple(
+        (
+            line["round"],
+            *(line.get(name) for name in names),
+            *(line.get("beta") or [None] * len(record.sources)),
+        )
+        for line in record.history
+    )
+    return Table("rounds", "Measures by round", tuple(columns), rows)
 
 
-def _missed(record: RunRecord, site: str) -> Number:
-    return _whole(record.missed(site))
+def classes_table(record: RunRecord, found: Diagnosis) -> Table:
+    """How every class fares, in percent, with intervals."""
+    rows = tuple(
+        (record.class_names[of.label], of.rows, _share(of.recall), _share(of.precision))
+        for of in found.classes or ()
+    )
+    columns = (
+        Column("class"),
+        Column("test rows", "number", digits=0),
+        Column("recall, %", "number", beside=("recall from", "recall to")),
+        Column("precision, %", "number", beside=("precision from", "precision to")),
+    )
+    caption = "Of the rows of a class, how many were found; of those named so, how many are it"
+    return Table("classes", caption, columns, rows, ("In brackets the 95% interval.",))
 
 
-def _weights(record: RunRecord, line: dict[str, Any]) -> list[float | None]:
-    return line.get("beta") or [None] * len(record.sources)
+def _share(found: Measured | None) -> Cell:
+    if found is None:
+        return Cell(None)
+    text = f"{found.value:.1f} ({found.low:.0f} to {found.high:.0f})"
+    return Cell(found.value, text, beside=(found.low, found.high))
 
 
-def _whole(count: int | None) -> Number:
-    return Number(count, digits=0)
+def confusion_table(record: RunRecord, confusion: list[list[int]]) -> Table:
+    """Test rows by true class (lines) and predicted class (columns)."""
+    names = record.class_names
+    columns = [Column(name, "number", digits=0, heading=name) for name in names]
+    rows: tuple[Line, ...] = tuple(
+        (name, *line) for name, line in zip(names, confusion, strict=True)
+    )
+    head = Column(r"true \ predicted")
+    return Table("confusion", "Test rows by true and predicted class", (head, *columns), rows)

@@ -27,8 +27,8 @@ from fedbridge.methods import check_travels
 from fedbridge.model_card import write_model_card
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_report
+from fedbridge.run_record import Tested, write_tested
 from fedbridge.rundir import SITES, RunFolder, fingerprint
-from fedbridge.tested import Tested, write_tested
 from fedbridge.training import Workbench
 
 if TYPE_CHECKING:

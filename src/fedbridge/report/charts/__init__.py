@@ -6,9 +6,8 @@ of a field or inside an expression, so nothing that a site is called can become 
 
 from __future__ import annotations
 
-from fedbridge.report.charts.chart import Chart, Columns, Spec
+from fedbridge.report.charts.chart import INK, PALETTE, REST, Chart, Columns, Spec, styles
 from fedbridge.report.charts.lines import Series, line_chart
-from fedbridge.report.charts.style import INK, PALETTE, REST, styles
 
 __all__ = [
     "INK",

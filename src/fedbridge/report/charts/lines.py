@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.report.charts.chart import (
+    DASHES,
+    REST,
+    SHAPES,
     Chart,
     Columns,
     Spec,
     axis_of,
+    colour,
     drawing,
     from_least,
     mark,
     one_per_name,
     short,
 )
-from fedbridge.report.charts.style import DASHES, REST, SHAPES, colour
-from fedbridge.report.numbers import number
+from fedbridge.report.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,18 +14,22 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fedbridge.report.charts.chart import (
+    INK,
+    PALETTE,
+    REST,
+    SHAPES,
     Chart,
     Columns,
     Spec,
     axis_of,
+    colour,
     drawing,
     mark,
     one_per_name,
     short,
     told_fields,
 )
-from fedbridge.report.charts.style import INK, PALETTE, REST, SHAPES, colour
-from fedbridge.report.numbers import number
+from fedbridge.report.text import number
 from fedbridge.theory import fedda_delta, fedgp_delta_approximation
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from fedbridge.report.charts.chart import (
     Columns,
     Spec,
     axis_of,
+    colour,
     drawing,
     mark,
     short,
     told_fields,
 )
-from fedbridge.report.charts.style import colour
-from fedbridge.report.numbers import number
+from fedbridge.report.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the files of a run say, finished or not."""
+"""What a run leaves in its folder, finished or not: its summary, its outputs on the test rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,124 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from fedbridge._version import __version__
 from fedbridge.diagnostics import Diagnosis, diagnose
-from fedbridge.intervals import Estimate, Evidence, evidence, wilson_interval
-from fedbridge.report.errors import ReportError
-from fedbridge.rundir import RunFolder
-from fedbridge.tested import Tested, read_tested
+from fedbridge.errors import NonFiniteError, ShapeError
+from fedbridge.files import write_atomically
+from fedbridge.intervals import Evidence, Measured, evidence, wilson_interval
+from fedbridge.metrics import SCORED_ROUNDS
+from fedbridge.rundir import RunFolder, RunFolderError, read_record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
+    from fedbridge.data.task import FederatedTask
+
 Values = list[float | None]
+TESTED_FILE = "test.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """Outputs of a model on a test set, and the truth.
+
+    Attributes:
+        outputs: ``(n, k)`` logits, or values for regression.
+        labels: ``(n,)`` class indices, or values ``(n,)`` or ``(n, k)`` for regression.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.outputs.ndim != 2 or len(self.outputs) != len(self.labels):
+            raise ShapeError(
+                f"Expected outputs (n, k) and n labels, but got {tuple(self.outputs.shape)} and "
+                f"{tuple(self.labels.shape)}."
+            )
+        if not bool(self.outputs.isfinite().all()):
+            raise NonFiniteError("Expected finite outputs on the test rows, but got NaN or Inf.")
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+
+def write_tested(folder: Path, tested: Tested) -> None:
+    """Keep the outputs and labels in a run's folder."""
+    tensors = {
+        "outputs": tested.outputs.to(torch.float32).contiguous(),
+        "labels": tested.labels.contiguous(),
+    }
+    write_atomically(folder / TESTED_FILE, save(tensors))
+
+
+def read_tested(folder: Path) -> Tested | None:
+    """The outputs and labels of a run; None where test rows were not at hand, or in old runs."""
+    file = folder / TESTED_FILE
+    if not file.exists():
+        return None
+    try:
+        tensors = load(file.read_bytes())
+        return Tested(tensors["outputs"], tensors["labels"])
+    except (OSError, SafetensorError, KeyError, ShapeError, NonFiniteError) as error:
+        raise RunFolderError(
+            f"Expected the outputs on the test rows in {file}, but it cannot be read ({error}): "
+            f"restore or remove it."
+        ) from error
+
+
+def summarise(
+    task: FederatedTask,
+    history: Sequence[Mapping[str, Any]],
+    *,
+    method: str,
+    seed: int,
+    rounds: int,
+    parameters: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """The summary of a run that has played ``history`` of its ``rounds``."""
+    played = [line for line in history if line["round"] >= 1]
+    last = played[-SCORED_ROUNDS:]
+
+    def mean(name: str) -> float | None:
+        values = [line[name] for line in last if line[name] is not None]
+        return sum(values) / len(values) if values else None
+
+    accuracy, count = mean("accuracy"), len(task.test)
+    loss = mean("loss")
+    return {
+        "task": task.name,
+        "target": task.target.name,
+        "sources": list(task.source_names),
+        "method": method,
+        "seed": seed,
+        "rounds": len(played),
+        "accuracy": accuracy,
+        "accuracy_last": played[-1]["accuracy"] if played else None,
+        "accuracy_interval": None if accuracy is None else list(wilson_interval(accuracy, count)),
+        "balanced_accuracy": mean("balanced_accuracy"),
+        "auc": mean("auc"),
+        "loss": loss,
+        "score": None if accuracy is not None or loss is None else -loss,
+        "n_test": count,
+        "n_target": len(task.target),
+        "n_sources": {site.name: len(site) for site in task.sources},
+        "stopped_early": len(played) < rounds,
+        "bytes_up": sum(line["bytes_up"] for line in history),
+        "bytes_down": sum(line["bytes_down"] for line in history),
+        "parameters": parameters,
+        "notes": list(task.notes),
+        "seconds": seconds,
+        "version": __version__,
+    }
 
 
 @dataclass(frozen=True)
@@ -97,7 +205,7 @@ class RunRecord:
         accuracy, rows = self.result.get("accuracy"), self.n_test
         interval = self.interval(accuracy)
         if accuracy is not None and rows is not None and interval is not None:
-            return evidence(Estimate(accuracy, *interval, rows))
+            return evidence(Measured(accuracy, *interval, rows))
         return None if self.diagnosis is None else self.diagnosis.evidence
 
     @property
@@ -123,11 +231,14 @@ class RunRecord:
         return mean(values)
 
     def rows_of(self, site: str) -> int | None:
-        """Training rows of a site."""
+        """Training rows of a site, by the summary or else by the split."""
+        summary, manifest = self.summary or {}, self.manifest
         if site == self.config["target"]:
-            return len(self.manifest["target"]) if "target" in self.manifest else None
-        rows = self.manifest.get("sources", {}).get(site)
-        return None if rows is None else len(rows)
+            counted, listed = summary.get("n_target"), manifest.get("target")
+        else:
+            counted = summary.get("n_sources", {}).get(site)
+            listed = manifest.get("sources", {}).get(site)
+        return len(listed) if counted is None and listed is not None else counted
 
     def missed(self, site: str) -> int:
         """Rounds in which a site was left out."""
@@ -139,30 +250,12 @@ def read_run(folder: Path) -> RunRecord:
     run = RunFolder(folder)
     config = run.config()
     if config is None:
-        raise ReportError(f"Expected a run in {folder}, but it has no config.toml.")
-    history = run.history()
-    manifest = folder / "manifest.json"
-    record = RunRecord(
-        config,
-        history,
-        run.summary(),
-        read_json(manifest) if manifest.exists() else {},
-        read_tested(folder),
-    )
+        raise RunFolderError(f"Expected a run in {folder}, but it has no config.toml.")
+    manifest = read_record(folder / "manifest.json", json.loads, kind="manifest")
+    record = RunRecord(config, run.history(), run.summary(), manifest or {}, read_tested(folder))
     if record.summary is not None and record.summary["rounds"] != len(record.played):
         return replace(record, summary=None)
     return record
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ReportError(f"Could not read {path}: {error}.") from error
-    if not isinstance(found, dict):
-        raise ReportError(f"Expected a JSON object in {path}, but got {type(found).__name__}.")
-    return found
 
 
 def mean(values: Values) -> float | None:

@@ -5,11 +5,11 @@ import torch
 from small import blobs, line
 
 import fedbridge as fb
-from fedbridge import tested
+from fedbridge import run_record
 from fedbridge.diagnostics import diagnose
 from fedbridge.errors import NonFiniteError, ShapeError
+from fedbridge.run_record import TESTED_FILE, read_tested, write_tested
 from fedbridge.rundir import RunFolderError
-from fedbridge.tested import FILE, read_tested, write_tested
 
 QUICK = {"rounds": 2, "workers": 1, "lr": 0.1, "batch_size": 8}
 
@@ -61,7 +61,7 @@ def test_an_old_run_has_none(tmp_path):
 
 
 def test_they_come_back_as_they_were_written(tmp_path):
-    kept = tested.Tested(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]))
+    kept = run_record.Tested(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]))
     write_tested(tmp_path, kept)
     back = read_tested(tmp_path)
     assert torch.equal(back.outputs, kept.outputs)
@@ -69,13 +69,13 @@ def test_they_come_back_as_they_were_written(tmp_path):
 
 
 def test_a_broken_file_is_named(tmp_path):
-    (tmp_path / FILE).write_bytes(b"no tensors")
+    (tmp_path / TESTED_FILE).write_bytes(b"no tensors")
     with pytest.raises(RunFolderError, match=r"test\.safetensors"):
         read_tested(tmp_path)
 
 
 def test_outputs_must_fit_the_labels_and_be_finite():
     with pytest.raises(ShapeError):
-        tested.Tested(torch.zeros(3, 2), torch.zeros(2))
+        run_record.Tested(torch.zeros(3, 2), torch.zeros(2))
     with pytest.raises(NonFiniteError):
-        tested.Tested(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1))
+        run_record.Tested(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1))

@@ -1,0 +1,176 @@
+"""Values as text: numbers as people read them, and names from data that stay plain text.
+
+Names of sites, files and classes come from users' data. In HTML a plain string that enters a piece
+is always escaped; only what ``tag`` made is taken as it is. So a site called ``<script>`` cannot be
+anything but text, whoever writes the next page. Markdown, LaTeX and CSV have their own escapes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from html import escape
+from typing import TypeAlias
+
+MISSING = "–"
+
+_MARKDOWN = str.maketrans(
+    {character: f"\\{character}" for character in r"\`*_[]|~$#"}
+    | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
+_LATEX: dict[str, str | int | None] = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "—": "---",
+    "±": r"$\pm$",
+    "β": r"$\beta$",
+    "σ": r"$\sigma$",
+}
+_FORMULA = re.compile(r"[=@]|[+-](?!\d+(\.\d+)?%?$)")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with few significant digits, or a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if not -4 <= size < 6:
+        return minus(f"{value:.{digits - 1}e}")
+    if isinstance(value, int) or size >= digits - 1:
+        return minus(f"{value:,.0f}")
+    return minus(f"{value:.{digits - 1 - size}f}")
+
+
+def minus(text: str) -> str:
+    """The text of a number with a minus sign as wide as a plus."""
+    return text.replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    """A percentage with one digit, or a dash where there is none."""
+    return MISSING if value is None else f"{value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} GB" if count < 1000 else f"{count:,.0f} GB"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(count: int, name: str) -> str:
+    """A number of things: ``1 seed``, ``3 seeds``."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = str | int | float | None
+Attribute: TypeAlias = str | int | float | bool | None
+
+VOID = frozenset({"meta", "link", "br", "input"})
+
+
+def markup(*children: Child) -> Html:
+    """The children one after the other, escaped unless they are HTML; None is nothing."""
+    return Html("".join(_piece(child) for child in children))
+
+
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
+    """An element.
+
+    Args:
+        name: Of the element, such as ``td``.
+        *children: Text (escaped) and other elements.
+        **attributes: ``class_`` is ``class``, ``aria_label`` is ``aria-label``; None leaves an
+            attribute out, True writes its bare name.
+
+    Example:
+        >>> tag("p", "a < b", class_="note")
+        '<p class="note">a &lt; b</p>'
+    """
+    opened = f"<{name}{''.join(_attribute(key, attributes[key]) for key in attributes)}>"
+    return Html(opened if name in VOID else f"{opened}{markup(*children)}</{name}>")
+
+
+def _piece(child: Child) -> str:
+    if child is None:
+        return ""
+    return child if isinstance(child, Html) else escape(str(child))
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is, in a line or in a cell of a table."""
+    return one_line(text).translate(_MARKDOWN)
+
+
+def markdown_code(text: str) -> str:
+    """A block of code, fenced by more backticks than the code has in a row."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def latex_text(text: str) -> str:
+    """Text that LaTeX sets as it is, also at the start of a line of a table.
+
+    There a bracket or a star would belong to the line break before it.
+    """
+    return one_line(text).translate(str.maketrans(_LATEX))
+
+
+def csv_text(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula.
+
+    What could be one gets an apostrophe in front, as spreadsheets themselves write text; signed
+    numbers such as ``+90%`` cannot do harm and stay as they are.
+    """
+    plain = one_line(text)
+    return f"'{plain}" if _FORMULA.match(plain) else plain
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and characters that cannot be seen."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
