@@ -1,0 +1,94 @@
+"""Folders that version 0.1.0 wrote: they open, predict, go on and are shown.
+
+Only ``report.html`` and ``model-card.md``, which can be made anew, were taken out of them.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small import same_but_for_seconds
+
+from fedbridge.cli import main
+
+KEPT = Path(__file__).parent / "runs/version_0_1_0"
+EXPECTED = json.loads((KEPT / "expected.json").read_text())
+COLUMNS = ["--site-column", "hospital", "--label-column", "disease", "--workers", "1"]
+TASK = ["patients.csv", "--target", "east", "--model", "linear", *COLUMNS]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_copy(tmp_path, monkeypatch):
+    shutil.copytree(KEPT, tmp_path / "kept")
+    monkeypatch.chdir(tmp_path / "kept")
+
+
+def ran(capsys, *words):
+    assert main(words) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def sha256(file):
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def history(folder):
+    return [json.loads(line) for line in Path(folder, "history.jsonl").read_text().splitlines()]
+
+
+def test_a_finished_run_predicts_what_it_predicted(capsys):
+    shown = ran(capsys, "predict", "run", "new_patients.csv")
+    assert shown.splitlines() == EXPECTED["predictions"]
+
+
+@pytest.mark.parametrize("folder", ["run", "resumable", "comparison"])
+def test_every_folder_gets_its_page_and_is_watched(capsys, folder):
+    ran(capsys, "report", folder, "--tables", "tables")
+    assert "<html" in Path(folder, "report.html").read_text()
+    assert list(Path("tables").glob("*.csv"))
+    state = json.loads(ran(capsys, "watch", folder, "--json"))
+    assert state["state"] == ("stopped" if folder == "resumable" else "finished")
+
+
+def test_a_stopped_run_goes_on_to_the_same_model(capsys):
+    assert [line["round"] for line in history("resumable")] == [1, 2]
+    auto = ["run", *TASK, "--method", "auto", "--rounds", "4"]
+    ran(capsys, *auto, "--out", "resumable", "--resume")
+    found, wanted = load_file("resumable/model.safetensors"), load_file("resumed.safetensors")
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    ran(capsys, *auto, "--out", "whole")
+    assert sha256("resumable/model.safetensors") == sha256("whole/model.safetensors")
+    assert same_but_for_seconds(history("resumable"), history("whole"))
+
+
+def test_on_the_same_arithmetic_the_bits_are_the_same(capsys):
+    again = ["--method", "fedgp-auto", "--rounds", "3", "--batch-size", "8", "--out", "again"]
+    ran(capsys, "run", *TASK, *again)
+    if sha256("again/model.safetensors") != EXPECTED["run_sha256"]:
+        pytest.skip("this processor adds in another order than the one that wrote the folders")
+    ran(capsys, "run", *TASK, "--method", "auto", "--rounds", "4", "--out", "resumable", "--resume")
+    assert sha256("resumable/model.safetensors") == EXPECTED["resumed_sha256"]
+    assert same_but_for_seconds(history("resumable"), EXPECTED["resumed_history"])
+
+
+def test_a_comparison_goes_on_and_keeps_what_is_finished(capsys):
+    before = {path: sha256(path) for path in Path("comparison/cells").rglob("summary.json")}
+    words = [
+        "--methods",
+        "source-only,fedda",
+        "--seeds",
+        "2",
+        "--rounds",
+        "2",
+        "--out",
+        "comparison",
+    ]
+    shown = ran(capsys, "compare", *TASK, *words)
+    # the control that matched `auto` now matches `fedda`
+    assert "4 of 8 runs were finished before" in shown
+    assert {path: sha256(path) for path in before} == before
+    assert Path("comparison/cells/east-fedda-1/summary.json").exists()
