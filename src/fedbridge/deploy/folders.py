@@ -12,7 +12,7 @@ import tomli_w
 
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.summary import Reading, column_names
-from fedbridge.engines.flower.pki import Certificates, NodeKey, node_key
+from fedbridge.engines.flower.pki import Certificates, node_key
 from fedbridge.engines.flower.privacy import privacy_in
 from fedbridge.errors import FedbridgeError, OptionError
 from fedbridge.options import check_number, check_whole
@@ -132,92 +132,58 @@ class DeploymentPlan:
             ) from error
 
 
-@dataclass(frozen=True)
 class SiteFolder:
-    """What one site has: all that it needs, and nothing of the others."""
+    """What one site has: all that it needs, and nothing of the others.
 
-    folder: Path
+    Attributes:
+        folder: Where it all lies.
+        settings_file: What the site fills in; Flower's node reads it as its configuration.
+        ca: The certificate by which the site recognises the link.
+        key: The pair of keys by which the link recognises the site.
+        description: What the site lets the coordinator know of its data.
+        flower_home: Where the site's Flower keeps its files.
+    """
 
-    @property
-    def settings_file(self) -> Path:
-        """What the site fills in; Flower's node reads it as its configuration."""
-        return self.folder / "site.toml"
-
-    @property
-    def ca(self) -> Path:
-        """The certificate by which the site recognises the link."""
-        return self.folder / "ca.crt"
-
-    @property
-    def key(self) -> NodeKey:
-        """The pair of keys by which the link recognises the site."""
-        return node_key(self.folder, "node")
-
-    @property
-    def description(self) -> Path:
-        """What the site lets the coordinator know of its data."""
-        return self.folder / "description.json"
-
-    @property
-    def flower_home(self) -> Path:
-        """Where the site's Flower keeps its files."""
-        return self.folder / "flower"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings_file = folder / "site.toml"
+        self.ca = folder / "ca.crt"
+        self.key = node_key(folder, "node")
+        self.description = folder / "description.json"
+        self.flower_home = folder / "flower"
 
     def settings(self) -> SiteSettings:
         """What ``site.toml`` says, checked."""
         return read_site_settings(self.settings_file)
 
 
-@dataclass(frozen=True)
 class Deployment:
-    """The coordinator's folder."""
+    """The coordinator's folder.
 
-    folder: Path
+    Attributes:
+        folder: Where it all lies.
+        plan_file: What ``deploy init`` was told.
+        runbook: What to do, step by step.
+        app: The Flower app that every node receives.
+        schema: What the sites agreed on, a part of the app.
+        coordinator: What stays with the coordinator.
+        certificates: The authority and the server's certificate.
+        flower_home: Where the coordinator's Flower keeps its files and finds the link.
+        database: What the link remembers: registered sites and runs.
+        run: The run's folder: history, checkpoint, model, report.
+    """
 
-    @property
-    def plan_file(self) -> Path:
-        """What ``deploy init`` was told."""
-        return self.folder / "plan.json"
-
-    @property
-    def runbook(self) -> Path:
-        """What to do, step by step."""
-        return self.folder / "RUNBOOK.md"
-
-    @property
-    def app(self) -> Path:
-        """The Flower app that every node receives."""
-        return self.folder / "app"
-
-    @property
-    def schema(self) -> Path:
-        """What the sites agreed on, a part of the app."""
-        return self.app / APP_MODULE / "schema.json"
-
-    @property
-    def coordinator(self) -> Path:
-        """What stays with the coordinator."""
-        return self.folder / "coordinator"
-
-    @property
-    def certificates(self) -> Certificates:
-        """The authority and the server's certificate."""
-        return Certificates(self.coordinator)
-
-    @property
-    def flower_home(self) -> Path:
-        """Where the coordinator's Flower keeps its files and finds the link."""
-        return self.coordinator / "flower"
-
-    @property
-    def database(self) -> Path:
-        """What the link remembers: registered sites and runs."""
-        return self.coordinator / "link.db"
-
-    @property
-    def run(self) -> Path:
-        """The run's folder: history, checkpoint, model, report."""
-        return self.coordinator / "run"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plan_file = folder / "plan.json"
+        self.runbook = folder / "RUNBOOK.md"
+        self.app = folder / "app"
+        self.schema = self.app / APP_MODULE / "schema.json"
+        self.coordinator = folder / "coordinator"
+        self.certificates = Certificates(self.coordinator)
+        self.flower_home = self.coordinator / "flower"
+        self.database = self.coordinator / "link.db"
+        self.run = self.coordinator / "run"
 
     def site(self, name: str) -> SiteFolder:
         """The folder of one site."""

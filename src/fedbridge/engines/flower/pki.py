@@ -148,31 +148,23 @@ class CertificateError(FedbridgeError):
     """A certificate that is missing, unreadable, expired, for another host, or without its key."""
 
 
-@dataclass(frozen=True)
 class Certificates:
-    """The files of the coordinator's folder, made or not."""
+    """The files of the coordinator's folder, made or not.
 
-    folder: Path
+    Attributes:
+        folder: where they are.
+        ca: the authority's certificate, which every site gets.
+        ca_key: the authority's private key: needed only to renew the server's certificate.
+        server: the server's certificate.
+        server_key: the server's private key.
+    """
 
-    @property
-    def ca(self) -> Path:
-        """The authority's certificate, which every site gets."""
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        """The authority's private key: needed only to renew the server's certificate."""
-        return self.folder / "ca.key"
-
-    @property
-    def server(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.pem"
-
-    @property
-    def server_key(self) -> Path:
-        """The server's private key."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca = folder / "ca.crt"
+        self.ca_key = folder / "ca.key"
+        self.server = folder / "server.pem"
+        self.server_key = folder / "server.key"
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: float = VALID_DAYS) -> Certificates:
