@@ -24,9 +24,10 @@ for module in APPS:
     import_module(module)
 from engines.flower.pretend import run_over_pretended_flower
 from small import blobs
+task = blobs()
 warm = set(sys.modules)
 with tempfile.TemporaryDirectory() as folder:
-    run_over_pretended_flower(blobs(), "auto", 1, Path(folder), model="mlp:8", batch_size=8)
+    run_over_pretended_flower(task, "auto", 1, Path(folder), model="mlp:8", batch_size=8)
 print("new:", *(set(sys.modules) - warm))
 """
 
