@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from fedbridge.intervals import (
-    Measured,
+    WithInterval,
     auc_estimate,
     bootstrap_mean,
     evidence,
@@ -89,7 +89,7 @@ def test_the_mean_of_one_share_is_that_share():
 
 
 def test_the_mean_of_shares_combines_their_distances():
-    found = mean_of_shares([Measured(50, 40, 62, 9), Measured(70, 66, 75, 11)])
+    found = mean_of_shares([WithInterval(50, 40, 62, 9), WithInterval(70, 66, 75, 11)])
     assert found.value == 60
     assert found.low == pytest.approx(60 - np.sqrt(10**2 + 4**2) / 2)
     assert found.high == pytest.approx(60 + np.sqrt(12**2 + 5**2) / 2)
@@ -150,8 +150,8 @@ def test_one_row_is_one_row():
 
 
 def test_evidence_of_an_error_is_in_parts_of_itself():
-    assert evidence_of_error(Measured(4.0, 2.0, 6.0, 100)).level == "little"
-    assert evidence_of_error(Measured(4.0, 3.9, 4.1, 20)).level == "little"
-    assert evidence_of_error(Measured(4.0, 3.5, 4.5, 100)).level == "fair"
-    assert evidence_of_error(Measured(4.0, 3.9, 4.1, 1000)).level == "solid"
-    assert evidence_of_error(Measured(0.0, 0.0, 0.0, 1000)).level == "solid"
+    assert evidence_of_error(WithInterval(4.0, 2.0, 6.0, 100)).level == "little"
+    assert evidence_of_error(WithInterval(4.0, 3.9, 4.1, 20)).level == "little"
+    assert evidence_of_error(WithInterval(4.0, 3.5, 4.5, 100)).level == "fair"
+    assert evidence_of_error(WithInterval(4.0, 3.9, 4.1, 1000)).level == "solid"
+    assert evidence_of_error(WithInterval(0.0, 0.0, 0.0, 1000)).level == "solid"

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedbridge.intervals import (
     Evidence,
-    Measured,
+    WithInterval,
     auc_estimate,
     bootstrap_mean,
     evidence,
@@ -36,8 +36,8 @@ class ClassMeasures:
 
     label: int
     rows: int
-    recall: Measured | None
-    precision: Measured | None
+    recall: WithInterval | None
+    precision: WithInterval | None
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class OperatingPoint:
     """Two classes told apart at a threshold on the positive one's probability."""
 
     threshold: float
-    sensitivity: Measured | None
-    specificity: Measured | None
+    sensitivity: WithInterval | None
+    specificity: WithInterval | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CalibrationBin:
     high: float
     count: int
     predicted: float
-    observed: Measured
+    observed: WithInterval
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Diagnosis:
     """
 
     count: int
-    measures: dict[str, Measured]
+    measures: dict[str, WithInterval]
     evidence: Evidence
     confusion: list[list[int]] | None = None
     classes: list[ClassMeasures] | None = None

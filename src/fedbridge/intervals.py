@@ -28,7 +28,7 @@ Z = 1.96
 
 
 @dataclass(frozen=True)
-class Measured:
+class WithInterval:
     """A measure with its 95% confidence interval, and the number of rows behind it."""
 
     value: float
@@ -64,16 +64,16 @@ def wilson_interval(percent: float, count: int, z: float = Z) -> tuple[float, fl
     return 100 * max(0.0, (centre - spread) / scale), 100 * min(1.0, (centre + spread) / scale)
 
 
-def share(part: int, count: int) -> Measured | None:
+def share(part: int, count: int) -> WithInterval | None:
     """A share in percent with Wilson's interval; None of nothing."""
     if count == 0:
         return None
     percent = 100 * part / count
     low, high = wilson_interval(percent, count)
-    return Measured(percent, min(low, percent), max(high, percent), count)
+    return WithInterval(percent, min(low, percent), max(high, percent), count)
 
 
-def auc_estimate(auc: float, positives: int, negatives: int) -> Measured:
+def auc_estimate(auc: float, positives: int, negatives: int) -> WithInterval:
     r"""An area under the ROC curve with Newcombe's score interval.
 
     Its ends are the areas :math:`\theta` with :math:`(\hat\theta - \theta)^2 = z^2 V(\theta)`,
@@ -94,7 +94,7 @@ def auc_estimate(auc: float, positives: int, negatives: int) -> Measured:
         return (auc - area) ** 2 > Z * Z * variance
 
     low, high = _boundary(auc, 0.0, beyond), _boundary(auc, 1.0, beyond)
-    return Measured(auc, low, high, positives + negatives)
+    return WithInterval(auc, low, high, positives + negatives)
 
 
 def _boundary(inside: float, outside: float, beyond: Callable[[float], bool]) -> float:
@@ -105,7 +105,7 @@ def _boundary(inside: float, outside: float, beyond: Callable[[float], bool]) ->
     return inside
 
 
-def mean_of_shares(shares: Sequence[Measured]) -> Measured:
+def mean_of_shares(shares: Sequence[WithInterval]) -> WithInterval:
     """The plain mean of independent shares; its interval combines theirs (the MOVER method).
 
     The distances from the mean to its two ends are the root sums of squares of the shares' own
@@ -116,10 +116,10 @@ def mean_of_shares(shares: Sequence[Measured]) -> Measured:
     below = math.hypot(*(part.value - part.low for part in shares)) / number
     above = math.hypot(*(part.high - part.value for part in shares)) / number
     rows = sum(part.count for part in shares)
-    return Measured(mean, max(0.0, mean - below), min(100.0, mean + above), rows)
+    return WithInterval(mean, max(0.0, mean - below), min(100.0, mean + above), rows)
 
 
-def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 0) -> Measured:
+def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 0) -> WithInterval:
     """A mean over rows with its percentile bootstrap interval."""
     random = np.random.default_rng(seed)
     rows = len(values)
@@ -131,10 +131,10 @@ def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 
         ]
     )
     low, high = np.quantile(means, [0.025, 0.975])
-    return Measured(float(values.mean()), float(low), float(high), rows)
+    return WithInterval(float(values.mean()), float(low), float(high), rows)
 
 
-def evidence(accuracy: Measured) -> Evidence:
+def evidence(accuracy: WithInterval) -> Evidence:
     """What an accuracy on a test set of this size can say."""
     width, rows = accuracy.reach, _rows(accuracy.count)
     between = f"{accuracy.low:.1f}% to {accuracy.high:.1f}%"
@@ -156,7 +156,7 @@ def evidence(accuracy: Measured) -> Evidence:
     )
 
 
-def evidence_of_error(error: Measured) -> Evidence:
+def evidence_of_error(error: WithInterval) -> Evidence:
     """The same for the mean error of a delivered regression, in parts of itself."""
     part = error.half_width / error.value if error.value > 0 else 0.0
     rows, between = _rows(error.count), f"{error.low:.3g} to {error.high:.3g}"

@@ -16,7 +16,7 @@ from fedbridge._version import __version__
 from fedbridge.diagnostics import Diagnosis, diagnose
 from fedbridge.errors import NonFiniteError, ShapeError
 from fedbridge.files import write_atomically
-from fedbridge.intervals import Evidence, Measured, evidence, wilson_interval
+from fedbridge.intervals import Evidence, WithInterval, evidence, wilson_interval
 from fedbridge.metrics import SCORED_ROUNDS
 from fedbridge.rundir import RunFolder, RunFolderError, read_record
 
@@ -205,7 +205,7 @@ class RunRecord:
         accuracy, rows = self.result.get("accuracy"), self.n_test
         interval = self.interval(accuracy)
         if accuracy is not None and rows is not None and interval is not None:
-            return evidence(Measured(accuracy, *interval, rows))
+            return evidence(WithInterval(accuracy, *interval, rows))
         return None if self.diagnosis is None else self.diagnosis.evidence
 
     @property

@@ -7,23 +7,27 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.commands.comparing import show_comparison
 from fedbridge.commands.parts import (
+    FAILED,
     RUNS,
     UsageError,
     add_command,
     add_output,
+    complain,
     dial,
     results_only,
     run_options_named,
     seeds,
     sort_options,
+    write_json,
 )
+from fedbridge.errors import FedbridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.commands.parts import Commands
+    from fedbridge.comparison import Comparison
 
 ALL = "all"
 HELP = """\
@@ -82,6 +86,36 @@ def compare_command(args: Namespace) -> int:
             ]
             comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
     return show_comparison(comparison, out, args)
+
+
+def show_comparison(
+    comparison: Comparison, out: Path, args: Namespace, story: str | None = None
+) -> int:
+    """Write the report, show table, notes and failures; returns the exit status."""
+    from fedbridge.report import write_report
+
+    if not comparison.finished:
+        said = next(cell.error for cell in comparison.cells if cell.error is not None)
+        raise FedbridgeError(f"no run succeeded; the first said: {said}")
+    page = write_report(out)
+    if args.json:
+        told = {} if story is None else {"summary": story}
+        write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
+    else:
+        from fedbridge.report.comparison_tables import comparison_table
+        from fedbridge.report.tables import to_terminal
+        from fedbridge.show import results
+
+        console = results()
+        if comparison.kept:
+            console.print(f"{comparison.kept} of {len(comparison.cells)} runs were finished before")
+        console.print(to_terminal(comparison_table(comparison), styled=console.is_terminal))
+        for text in (*comparison.notes(), *([] if story is None else ["", story, ""])):
+            console.print(text)
+        console.print(f"report: {page}", soft_wrap=True)
+    for cell in comparison.failures:
+        complain(f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}", FAILED)
+    return FAILED if comparison.failures else 0
 
 
 def _varied(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.commands.comparing import show_comparison
+from fedbridge.commands.compare import show_comparison
 from fedbridge.commands.parts import RUNS, add_command, add_output, results_only, seeds
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
     from fedbridge.diagnostics import OperatingPoint
-    from fedbridge.intervals import Measured
+    from fedbridge.intervals import WithInterval
     from fedbridge.report.charts import Chart
     from fedbridge.report.page import Part
     from fedbridge.report.tables import Line
@@ -315,8 +315,8 @@ def _tested(record: RunRecord) -> Section | None:
     parts: list[Part] = [
         measures_table(record),
         note(
-            "Of the model as it was delivered, so the values may differ from the means of the last "
-            "rounds. Intervals hold in 95 of 100 such test sets."
+            "Of the model as it was delivered, unless a row says otherwise: its values may differ "
+            "from the means of the last rounds. Intervals hold in 95 of 100 such test sets."
         ),
     ]
     names = record.class_names
@@ -368,7 +368,7 @@ def _panel(points: list[OperatingPoint], positive: str) -> Html:
 
 
 def _said(point: OperatingPoint) -> dict[str, str]:
-    def told(found: Measured | None) -> str:
+    def told(found: WithInterval | None) -> str:
         if found is None:
             return MISSING
         return f"{percent(found.value)} ({found.low:.0f} to {found.high:.0f})"

@@ -13,7 +13,7 @@ from fedbridge.run_record import mean
 
 if TYPE_CHECKING:
     from fedbridge.diagnostics import Diagnosis
-    from fedbridge.intervals import Measured
+    from fedbridge.intervals import WithInterval
     from fedbridge.report.tables import Line
     from fedbridge.run_record import RunRecord
 
@@ -112,7 +112,7 @@ def _without_intervals(result: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _measured(name: str, found: Measured, digits: int, short: str | None = None) -> Line:
+def _measured(name: str, found: WithInterval, digits: int, short: str | None = None) -> Line:
     return _measure(
         name, found.value, found.low, found.high, digits=digits, rows=found.count, short=short
     )
@@ -223,10 +223,10 @@ def classes_table(record: RunRecord, found: Diagnosis) -> Table:
     return Table("classes", caption, columns, rows, ("In brackets the 95% interval.",))
 
 
-def _share(found: Measured | None) -> Cell:
+def _share(found: WithInterval | None) -> Cell:
     if found is None:
         return Cell(None)
-    text = f"{found.value:.1f} ({found.low:.0f} to {found.high:.0f})"
+    text = f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
     return Cell(found.value, text, beside=(found.low, found.high))
 
 
