@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedbridge.data.arrays import as_features, read_arrays
@@ -19,8 +19,8 @@ from fedbridge.data.tables.cells import read_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.errors import DataError, ModelError, ShapeError
-from fedbridge.methods import class_of
 from fedbridge.models import build_model, without_weights
+from fedbridge.models.weights import stored_tensors
 from fedbridge.rundir import FORMAT, RunFolder, RunFolderError
 from fedbridge.settings import OBJECT_MODEL
 from fedbridge.training import PREDICTION_BATCH
@@ -117,6 +117,8 @@ def predict(run_dir: str | Path, new_data: str | Path) -> Predictions:
 
 def load_model(run_dir: str | Path) -> SavedModel:
     """The model of a finished run, from its configuration and its weights."""
+    from fedbridge.methods import class_of
+
     folder = RunFolder(Path(run_dir))
     config = folder.config()
     if config is None:
@@ -174,18 +176,16 @@ def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> Fe
 
 def _read_weights(file: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(file, framework="pt") as stored:
-            version = (stored.metadata() or {}).get("format")
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        tensors, about = stored_tensors(file)
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"Expected the weights of the run in {str(file)!r}, but they cannot be read ({error}): "
             f"run the training again."
         ) from error
-    if version != str(FORMAT):
+    if about.get("format") != str(FORMAT):
         raise ModelError(
-            f"Expected weights of format {FORMAT}, but {str(file)!r} has format {version}: use the "
-            f"version of fedbridge that wrote it."
+            f"Expected weights of format {FORMAT}, but {str(file)!r} has format "
+            f"{about.get('format')}: use the version of fedbridge that wrote it."
         )
     return tensors
 

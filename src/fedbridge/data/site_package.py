@@ -9,13 +9,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, prepare_from_record, prepare_to_record
 from fedbridge.errors import DataError
 from fedbridge.files import PRIVATE, to_json, write_atomically
+from fedbridge.models.weights import stored_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,9 +96,7 @@ def save_site(path: Path, site: LocalSite) -> None:
 def load_site(path: Path) -> LocalSite:
     """Read a site's part back."""
     try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, about = stored_tensors(path)
         if about.get("format") != FORMAT:
             raise DataError(
                 f"Expected a site's data of format {FORMAT} in {str(path)!r}, but it has format "

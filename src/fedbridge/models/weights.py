@@ -59,6 +59,13 @@ def read_weights(
     )
 
 
+def stored_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a ``.safetensors`` file, and what its header says of them."""
+    with safe_open(path, framework="pt") as stored:
+        names = stored.keys()
+        return {name: stored.get_tensor(name) for name in names}, stored.metadata() or {}
+
+
 def kept_copy(path: Path) -> Path:
     """Where the tensors of a ``.pth`` are kept once they were read."""
     return path.with_name(path.name + SAFE)
@@ -132,9 +139,7 @@ def _read_kept(path: Path, checksum: str) -> dict[str, Tensor] | None:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as stored:
-            names = stored.keys()
-            return {name: stored.get_tensor(name) for name in names}, stored.metadata() or {}
+        return stored_tensors(path)
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"Expected tensors in {str(path)!r}, but it cannot be read ({error}): get the file "

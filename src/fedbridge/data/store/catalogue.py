@@ -6,7 +6,7 @@ An entry says what a data set is, where it comes from, and what must be in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedbridge.errors import UnknownNameError, nearest
 
@@ -326,6 +326,27 @@ RBF = DataSet(
 )
 
 
+def _tree(
+    images: dict[str, tuple[int, ...]], n_classes: int, classes: tuple[str, ...] = ()
+) -> ImageTree:
+    """Folders by domain: how many images are published, then other counts that are reported."""
+    domains = tuple(Domain(name, count, tuple(also)) for name, (count, *also) in images.items())
+    return ImageTree(domains, n_classes, classes)
+
+
+def _suite(*, name: str, layout: ImageTree, **more: Any) -> DataSet:
+    """An image suite: a task of its name, whose sites are its domains."""
+    return DataSet(
+        name=name,
+        tasks=(name,),
+        domains=tuple(domain.name for domain in layout.domains),
+        sites=len(layout.domains),
+        samples=sum(domain.images for domain in layout.domains),
+        layout=layout,
+        **more,
+    )
+
+
 def _drive(file: str, identity: str, size: int) -> Route:
     """DomainBed's copies lie on Google Drive, which shows a page instead when asked too often."""
     addresses = (
@@ -348,98 +369,66 @@ def _domainnet(domain: str, archive: str, gigabytes: float) -> Route:
     )
 
 
-VLCS = DataSet(
+VLCS = _suite(
     name="vlcs",
     title="VLCS: photos of 5 classes from four collections",
-    tasks=("vlcs",),
-    domains=("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-    sites=4,
-    samples=10_729,
     licence="that of each of the four collections",
     citation="Fang, Xu, Rockmore: Unbiased metric learning, ICCV 2013",
     home="https://github.com/facebookresearch/DomainBed",
-    layout=ImageTree(
-        (
-            Domain("Caltech101", 1415),
-            Domain("LabelMe", 2656),
-            Domain("SUN09", 3282),
-            Domain("VOC2007", 3376),
-        ),
-        n_classes=5,
-        classes=("bird", "car", "chair", "dog", "person"),
+    layout=_tree(
+        {"Caltech101": (1415,), "LabelMe": (2656,), "SUN09": (3282,), "VOC2007": (3376,)},
+        5,
+        ("bird", "car", "chair", "dog", "person"),
     ),
     routes=(_drive("VLCS.tar.gz", "1skwblH1_okBwxWxmRsp9_qi15hyPpxg8", 3_600_000_000),),
     other_names=("VLCS",),
 )
 
-PACS = DataSet(
+PACS = _suite(
     name="pacs",
     title="PACS: 7 classes as art paintings, cartoons, photos and sketches",
-    tasks=("pacs",),
-    domains=("art_painting", "cartoon", "photo", "sketch"),
-    sites=4,
-    samples=9_991,
     licence="none stated; research use",
     citation="Li, Yang, Song, Hospedales: Deeper, broader and artier domain generalization, "
     "ICCV 2017",
     home="https://dali-dl.github.io/project_iccv2017.html",
-    layout=ImageTree(
-        (
-            Domain("art_painting", 2048),
-            Domain("cartoon", 2344),
-            Domain("photo", 1670),
-            Domain("sketch", 3929),
-        ),
-        n_classes=7,
-        classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+    layout=_tree(
+        {"art_painting": (2048,), "cartoon": (2344,), "photo": (1670,), "sketch": (3929,)},
+        7,
+        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
     ),
     routes=(_drive("PACS.zip", "1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", 180_000_000),),
     other_names=("PACS",),
 )
 
-OFFICE_HOME = DataSet(
+OFFICE_HOME = _suite(
     name="office-home",
     title="Office-Home: 65 classes of everyday objects in four styles",
-    tasks=("office-home",),
-    domains=("Art", "Clipart", "Product", "Real World"),
-    sites=4,
-    samples=15_588,
     licence="non-commercial research",
     citation="Venkateswara, Eusebio, Chakraborty, Panchanathan: Deep hashing network for "
     "unsupervised domain adaptation, CVPR 2017",
     home="https://www.hemanthdv.org/officeHomeDataset.html",
-    layout=ImageTree(
-        (
-            Domain("Art", 2427),
-            Domain("Clipart", 4365),
-            Domain("Product", 4439),
-            Domain("Real World", 4357),
-        ),
-        n_classes=65,
+    layout=_tree(
+        {"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)}, 65
     ),
     routes=(_drive("OfficeHome.zip", "1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", 1_130_000_000),),
     other_names=("office_home", "OfficeHome"),
 )
 
-TERRA = DataSet(
+TERRA = _suite(
     name="terra",
     title="Terra Incognita: 10 classes of animals before four camera traps",
-    tasks=("terra",),
-    domains=("location_100", "location_38", "location_43", "location_46"),
-    sites=4,
-    samples=24_330,
     licence="CDLA-Permissive 1.0",
     citation="Beery, Van Horn, Perona: Recognition in Terra Incognita, ECCV 2018",
     home="https://lila.science/datasets/caltech-camera-traps",
-    layout=ImageTree(
+    layout=_tree(
+        {
+            "location_100": (4741, 4879),
+            "location_38": (9736, 9767),
+            "location_43": (3970, 4020),
+            "location_46": (5883, 6122),
+        },
+        10,
         (
-            Domain("location_100", 4741, also=(4879,)),
-            Domain("location_38", 9736, also=(9767,)),
-            Domain("location_43", 3970, also=(4020,)),
-            Domain("location_46", 5883, also=(6122,)),
-        ),
-        n_classes=10,
-        classes=(
             *("bird", "bobcat", "cat", "coyote", "dog"),
             *("empty", "opossum", "rabbit", "raccoon", "squirrel"),
         ),
@@ -458,27 +447,23 @@ TERRA = DataSet(
     note="Annotations were revised: older publications count 24,788 images, those of 2021 24,330.",
 )
 
-DOMAIN_NET = DataSet(
+DOMAIN_NET = _suite(
     name="domainnet",
     title="DomainNet: 345 classes in six styles",
-    tasks=("domainnet",),
-    domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-    sites=6,
-    samples=586_575,
     licence="fair use, non-commercial research",
     citation="Peng, Bai, Xia, Huang, Saenko, Wang: Moment matching for multi-source domain "
     "adaptation, ICCV 2019",
     home="http://ai.bu.edu/M3SDA/",
-    layout=ImageTree(
-        (
-            Domain("clipart", 48129),
-            Domain("infograph", 51605),
-            Domain("painting", 72266),
-            Domain("quickdraw", 172500),
-            Domain("real", 172947),
-            Domain("sketch", 69128),
-        ),
-        n_classes=345,
+    layout=_tree(
+        {
+            "clipart": (48129,),
+            "infograph": (51605,),
+            "painting": (72266,),
+            "quickdraw": (172500,),
+            "real": (172947,),
+            "sketch": (69128,),
+        },
+        345,
     ),
     routes=(
         (
