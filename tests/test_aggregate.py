@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import fedbridge as fb
 from fedbridge import Blocks
-from fedbridge.aggregate import STRETCH
+from fedbridge.aggregate import SLICE
 from fedbridge.errors import NoiseUndefinedError
 from fedbridge.gram import SHORT
 from fedbridge.theory import Problem
@@ -313,7 +313,7 @@ def test_memory_layout_does_not_matter(rule, dtype, layout):
 
 @every_rule
 def test_vectors_longer_than_a_stretch(rule, long_round):
-    assert len(long_round.target) > STRETCH
+    assert len(long_round.target) > SLICE
     target, sources = long_round.target.to(torch.float16), long_round.sources
     found = fb.aggregate(rule, target, sources, sigma2=100.0)
     expected = reference(rule, target.double(), sources.double(), 100.0)

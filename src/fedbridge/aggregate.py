@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fedbridge.geometry import Geometry
 
-STRETCH = 2**15
+SLICE = 2**15
 """Entries that are mixed at a time where the plain product would not do."""
 
 
@@ -51,7 +51,7 @@ def aggregate(
             as well, this number is believed and they only tell in which directions it points.
         weights: (N,) sample counts of the sources, None for equal shares; (N+1,) with the target
             first for ``fedavg``.
-        blocks: sizes that add up to m, to apply the rule to each stretch on its own; None takes
+        blocks: sizes that add up to m, to apply the rule to each slice on its own; None takes
             the whole model as one.
         **options: options of the rule, such as ``beta=0.5``.
 
@@ -102,7 +102,7 @@ def apply_by_entries(
 ) -> Tensor:
     """The update of a rule that works entry by entry, such as a median."""
     dtype = _result_dtype(target, sources)
-    return _by_stretches(
+    return _by_slices(
         lambda columns: rule(target[columns].to(dtype), sources[:, columns].to(dtype), **options),
         torch.empty_like(target, dtype=dtype),
     )
@@ -146,13 +146,13 @@ def _mix_exactly(
         own = float(mine) * target[columns].to(device, torch.float64)
         return own + weights @ sources[:, columns].to(device, torch.float64)
 
-    _by_stretches(mixed, update)
+    _by_slices(mixed, update)
 
 
-def _by_stretches(compute: Callable[[slice], Tensor], update: Tensor) -> Tensor:
-    """Fill a vector stretch by stretch, so that memory does not grow with the model."""
-    for start in range(0, len(update), STRETCH):
-        columns = slice(start, min(start + STRETCH, len(update)))
+def _by_slices(compute: Callable[[slice], Tensor], update: Tensor) -> Tensor:
+    """Fill a vector slice by slice, so that memory does not grow with the model."""
+    for start in range(0, len(update), SLICE):
+        columns = slice(start, min(start + SLICE, len(update)))
         update[columns] = compute(columns)
     return update
 

@@ -1,7 +1,7 @@
 """A model as one flat vector of parameters with named blocks, and its buffers apart.
 
 Every rule works on flat vectors, because inner products do not care about shapes. The blocks
-remember which stretch of the vector is which parameter tensor, so that a rule may look at the
+remember which slice of the vector is which parameter tensor, so that a rule may look at the
 whole model or at one tensor at a time. Buffers (BatchNorm statistics) are not gradients: they
 never enter the vector and no rule ever projects them.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Consecutive stretches of a flat vector, each with a name."""
+    """Consecutive slices of a flat vector, each with a name."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -82,7 +82,7 @@ class Blocks:
         return len(self.sizes)
 
     def slices(self) -> Iterator[slice]:
-        """The stretch of every block, in order."""
+        """The slice of every block, in order."""
         ends = list(accumulate(self.sizes))
         return (slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
 

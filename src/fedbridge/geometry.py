@@ -194,7 +194,7 @@ def measure(
     Args:
         target: (m,) the target's update.
         sources: (N, m) the sources' updates, in the target's unit.
-        blocks: the stretches to measure one by one.
+        blocks: the slices to measure one by one.
         weights: (N,) sample counts of the sources, or (N+1,) with the target first; None for
             equal shares.
         noise: the target's noise, if it is known.

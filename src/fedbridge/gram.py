@@ -79,8 +79,8 @@ def _panels(
         row = 0
         for matrix in matrices:
             below = row + matrix.shape[0]
-            stretch = matrix[:, start:end].view(-1, runs, run)
-            panel[:, row:below].copy_(stretch.transpose(0, 1))
+            piece = matrix[:, start:end].view(-1, runs, run)
+            panel[:, row:below].copy_(piece.transpose(0, 1))
             row = below
         yield panel
         start = end

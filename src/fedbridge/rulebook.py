@@ -75,7 +75,7 @@ class CoordinateRule:
     """The second form of a rule, for what is no mixture: entry by entry over the clients.
 
     A pure function ``(target (c,), sources (N, c), **options) -> (c,)`` whose result in one entry
-    depends on that entry alone, such as a median, so that it may be applied stretch by stretch.
+    depends on that entry alone, such as a median, so that it may be applied slice by slice.
     """
 
     name: str
@@ -91,7 +91,7 @@ class CoordinateRule:
         return _keyword_options(self.function)
 
     def __call__(self, target: Tensor, sources: Tensor, **options: object) -> Tensor:
-        """Apply the rule to a stretch; an option that the rule does not have is an error."""
+        """Apply the rule to a slice; an option that the rule does not have is an error."""
         _check_options(self.name, self.options, options)
         return self.function(target, sources, **options)
 

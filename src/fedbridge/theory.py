@@ -59,7 +59,7 @@ class Problem:
 
     @property
     def sigma2(self) -> float:
-        """``σ² = E ‖ĝ_T − g_T‖²``."""
+        """``σ² = E ‖ḡ − g_T‖²``."""
         return float(self.noise.square().sum()) if isinstance(self.noise, Tensor) else self.noise
 
     @property
@@ -79,12 +79,12 @@ class Problem:
 
     @property
     def along(self) -> Tensor:
-        """(N,) ``v_i = E ⟨ĝ_T − g_T, u_i⟩²``, the noise along the direction of source i."""
+        """(N,) ``v_i = E ⟨ḡ − g_T, u_i⟩²``, the noise along the direction of source i."""
         return self.geometry().along()[0]
 
     @property
     def delta(self) -> Tensor:
-        """(N,) ``δ_i``, the chance that source i is not opposed: ``P(⟨ĝ_T, g_i⟩ > 0)``."""
+        """(N,) ``δ_i``, the chance that source i is not opposed: ``P(⟨ḡ, g_i⟩ > 0)``."""
         inner_products = self._noiseless().inner[0]
         lengths = self.sources.norm(dim=1)
         return torch.tensor(
@@ -129,7 +129,7 @@ class Problem:
         return measure(self.target, self.sources, Blocks.whole(len(self.target)))
 
     def _noise_seen(self, blocks: Blocks, seen: Geometry) -> Noise:
-        """The true noise, with the covariances of ``⟨ĝ_T, g_i⟩``."""
+        """The true noise, with the covariances of ``⟨ḡ, g_i⟩``."""
         if isinstance(self.noise, Tensor):
             factor = self.noise
             rows = factor.T.contiguous()
@@ -146,7 +146,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class FilterMoments:
-    """What FedGP's filter keeps of the noise ``x = ⟨ĝ_T − g_T, u⟩`` along a source.
+    """What FedGP's filter keeps of the noise ``x = ⟨ḡ − g_T, u⟩`` along a source.
 
     Attributes:
         passing: ``E δ̂``, the chance that the source passes.
@@ -209,7 +209,7 @@ def fedgp_delta(
     """FedGP with one source, exact (the paper's restated theorem).
 
     ``(1−β)² σ² + β² E[δ̂] τ²d² + (2β−β²) E[δ̂ x²] + 2β(1−β) ⟨g_T,u⟩ E[δ̂ x] + β² (1 − E δ̂) ‖g_T‖²``
-    with ``x = ⟨ĝ_T − g_T, u⟩``. The printed theorem has ``⟨g_T, g_i⟩`` in the cross term; the
+    with ``x = ⟨ḡ − g_T, u⟩``. The printed theorem has ``⟨g_T, g_i⟩`` in the cross term; the
     proof, and simulation, need the unit vector there: ``along = ⟨g_T, u⟩``.
     """
     return (

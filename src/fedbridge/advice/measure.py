@@ -27,7 +27,14 @@ from fedbridge.aggregate import apply_by_entries
 from fedbridge.errors import DataError
 from fedbridge.jobs import TARGET
 from fedbridge.methods.base import train_each
-from fedbridge.methods.held_out import FOLDS, TEMPERATURES, deal_folds, labelled_rows, without
+from fedbridge.methods.held_out import (
+    FOLDS,
+    TEMPERATURES,
+    deal_folds,
+    held_out_outputs,
+    labelled_rows,
+    without,
+)
 from fedbridge.rules import CoordinateRule, get, names
 from fedbridge.training import one_thread
 
@@ -59,7 +66,7 @@ class Measured:
 
     Attributes:
         batches: the sites' batch gradients.
-        conditions: how a run with these settings would play its rounds.
+        conditions: how a run with these settings would run its rounds.
         trial: losses on the target's rows; None where it has too few for folds.
         left_out: sources that could not be measured, and why.
         present: the sources that could, in the task's order.
@@ -260,15 +267,9 @@ def _trained(
 
 def _row_losses(federation: Federation, models: Sequence[State], folds: Sequence[Tensor]) -> Tensor:
     """Loss of every row by the model of its fold, in the order of the folds."""
-    site = federation.task.target
-    outputs = torch.cat(
-        [
-            federation.predict(model, replace(site, x=site.x[rows], y=site.y[rows]))
-            for model, rows in zip(models, folds, strict=True)
-        ]
-    )
+    outputs, truth = held_out_outputs(federation, models, folds)
     with one_thread():
-        return row_losses(outputs, site.y[torch.cat([*folds])], federation.task.n_classes)
+        return row_losses(outputs, truth, federation.task.n_classes)
 
 
 def row_losses(outputs: Tensor, truth: Tensor, n_classes: int | None) -> Tensor:

@@ -42,10 +42,10 @@ CURVE_DRAWS = 8
 
 @dataclass(frozen=True)
 class Conditions:
-    """How rounds would be played.
+    """How rounds would be run.
 
     Attributes:
-        blocks: the stretches that a rule treats one by one.
+        blocks: the slices that a rule treats one by one.
         batches: batches of the target in a round.
         samples: rows of the target and of every source.
         by_samples: whether sources count by their rows.
@@ -70,7 +70,7 @@ def predicted_errors(
         truth: what rounds are drawn from.
         rules: names of rules.
         fixed: names of those whose update is given whole, in the order of ``truth.fixed``.
-        conditions: how rounds would be played.
+        conditions: how rounds would be run.
     """
     rounds = _Rounds.draw(truth, conditions)
     errors: dict[str, float] = {}
@@ -94,7 +94,7 @@ class _Rounds:
 
     Attributes:
         truth: what they were drawn from.
-        conditions: how they are played.
+        conditions: how they are run.
         errors: (S, K, D) error of the target's mean.
         sigma2: (S, K) noise as estimated.
         covariance: (S, K, N, N) its covariance along the sources, as estimated.

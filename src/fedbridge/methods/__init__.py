@@ -99,7 +99,7 @@ def is_bound(name: str) -> bool:
 
 
 def class_of(name: str) -> type[Method]:
-    """The class that plays the method."""
+    """The class that runs the method."""
     _check(name)
     return _registry.get(name) if name in _registry.names() else RuleMethod
 

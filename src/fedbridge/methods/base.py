@@ -1,4 +1,4 @@
-"""What a method is: it plays rounds of a federation and always has a model for the target."""
+"""What a method is: it runs rounds of a federation and always has a model for the target."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Record:
         notes: what a reader should know about this round.
         extra: what only this method has to tell.
         evaluation: what the model is worth, if the target has already said so.
-        seconds_train: time of the clients' work.
+        seconds_train: time of the clients' training.
         seconds_aggregate: time of measuring and mixing.
     """
 

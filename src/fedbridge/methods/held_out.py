@@ -58,14 +58,21 @@ def held_out_loss(
     federation: Federation, models: Sequence[State], folds: Sequence[Tensor]
 ) -> float:
     """Loss over all folds, each judged by the model that never saw it."""
+    outputs, truth = held_out_outputs(federation, models, folds)
+    with one_thread():
+        return calibrated_loss(outputs, truth, federation.task.n_classes)
+
+
+def held_out_outputs(
+    federation: Federation, models: Sequence[State], folds: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Outputs for the rows of every fold by its own model, fold after fold, and their labels."""
     site = federation.task.target
     outputs = [
         federation.predict(model, replace(site, x=site.x[rows], y=site.y[rows]))
         for model, rows in zip(models, folds, strict=True)
     ]
-    with one_thread():
-        truth = site.y[torch.cat([*folds])]
-        return calibrated_loss(torch.cat(outputs), truth, federation.task.n_classes)
+    return torch.cat(outputs), site.y[torch.cat([*folds])]
 
 
 def calibrated_loss(outputs: Tensor, truth: Tensor, n_classes: int | None) -> float:
