@@ -64,7 +64,7 @@ class CheckpointStore:
 
         Those of later rounds go too: who is back at this round has left them behind.
         """
-        # Cloned, because the file format refuses tensors that share memory (as lanes of `auto` do).
+        # Cloned, because the file format refuses tensors that share memory.
         tensors = {name: tensor.clone().contiguous() for name, tensor in checkpoint.tensors.items()}
         data = save(tensors)
         body = {

@@ -192,11 +192,11 @@ class TestAuto:
             method("auto", federation(), folds=1)
 
     def test_every_row_is_held_out_once_and_its_replica_never_saw_it(self):
-        home = method("auto", federation(), folds=4).side
-        assert sorted(torch.cat(home.folds).tolist()) == list(range(12))
-        for lane, (job, _) in zip(home.lanes(), home.trainings(1), strict=True):
-            if lane.fold is not None:
-                assert not set(job.rows.tolist()) & set(home.folds[lane.fold].tolist())
+        side = method("auto", federation(), folds=4).side
+        assert sorted(torch.cat(side.folds).tolist()) == list(range(12))
+        for candidate, (job, _) in zip(side.candidates(), side.trainings(1), strict=True):
+            if candidate.fold is not None:
+                assert not set(job.rows.tolist()) & set(side.folds[candidate.fold].tolist())
 
     def test_folds_deal_out_every_class(self):
         playing = method("auto", federation(), folds=4)
@@ -238,7 +238,7 @@ class TestAuto:
         assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
 
     @pytest.mark.parametrize("policy", ["target", "keep"])
-    def test_kept_buffers_are_kept_in_every_lane(self, policy):
+    def test_kept_buffers_are_kept_in_every_candidate(self, policy):
         fed = federation(model=Normed(), method="auto", buffers=policy)
         playing = method("auto", fed)
         playing.play(1)
@@ -247,7 +247,7 @@ class TestAuto:
             kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
             assert kept == (policy == "keep")
 
-    def test_two_lanes_pass_between_all_clients(self):
+    def test_two_candidates_pass_between_all_clients(self):
         fed = federation(blobs(sources=3))
         method("auto", fed).play(1)
         model, noise = 4 * fed.blocks.total, 4 * len(fed.blocks)
@@ -258,7 +258,7 @@ class TestAuto:
         result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})
         assert result.summary["loss"] < 1.0
 
-    def test_goes_on_alone_when_sources_lead_a_lane_astray(self):
+    def test_goes_on_alone_when_sources_lead_a_candidate_astray(self):
         task = line()
         for site in task.sources:
             site.y.mul_(1e4)
@@ -267,7 +267,7 @@ class TestAuto:
         assert auto.history[-1]["choice"] == "alone"
         assert auto.summary["loss"] == pytest.approx(alone.summary["loss"], rel=0.5)
 
-    def test_beta_is_that_of_the_lane_that_was_chosen(self):
+    def test_beta_is_that_of_the_candidate_that_was_chosen(self):
         result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 4})
         for round_line in result.history:
             trust = {"alone": 0.0, "mixed": 0.5}.get(round_line["choice"].split()[0], 1.0)

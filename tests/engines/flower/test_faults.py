@@ -103,7 +103,7 @@ def test_a_target_that_is_restarted_as_a_new_node_goes_on(method, tmp_path):
     assert second["accuracy"] == first["accuracy"], "the model stayed as it was"
 
 
-def test_a_target_that_lost_its_memory_starts_its_own_lanes_again(tmp_path):
+def test_a_target_that_lost_its_memory_starts_its_own_candidates_again(tmp_path):
     task = blobs()
 
     def change(grid):

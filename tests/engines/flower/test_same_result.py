@@ -104,7 +104,7 @@ def test_the_noise_of_fedgp_travels_as_a_sketch_and_never_as_models(tmp_path):
     assert sketches[0].size < model.size
 
 
-def test_lanes_and_folds_of_auto_stay_with_the_target(tmp_path):
+def test_candidates_and_folds_of_auto_stay_with_the_target(tmp_path):
     _, grid = run_over_pretended_flower(blobs(), "auto", 1, tmp_path, **QUICK)
     sent = [content for name, _, content in grid.sent if name == "target"]
     updates = [record for content in sent for record in content if record.startswith("update")]

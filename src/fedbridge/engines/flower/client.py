@@ -22,10 +22,11 @@ from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.memory import Memory, default_folder
 from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, read
 from fedbridge.engines.flower.privacy import privacy_in
-from fedbridge.engines.flower.reasons import SiteError, only_kind
 from fedbridge.engines.flower.replies import (
     SITE,
+    SiteError,
     evaluate_reply,
+    only_kind,
     tensors,
     train_reply,
 )
@@ -96,7 +97,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         states = _states(message, worker.layout)
         done = worker.train(int(work["round"]), jobs, states, work["settled"])
         site = worker.site
-        about = {"note": done.note, "home-failure": done.home_failure, "epsilon": done.epsilon}
+        about = {"note": done.note, "home-failure": done.target_failure, "epsilon": done.epsilon}
         return Message(train_reply(site.name, site.role, done.deliveries, about), reply_to=message)
 
     @app.evaluate()

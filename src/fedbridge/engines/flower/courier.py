@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedbridge.engines.flower.internals import ErrorCode
-from fedbridge.engines.flower.reasons import printable
+from fedbridge.engines.flower.replies import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -130,7 +130,7 @@ def encoded_bytes(codec: str, size: int) -> int:
 class Feedback:
     """What one site's roundings have lost, per kind of vector: part of the site's own memory.
 
-    Kinds are told apart by a key (the lane that was trained, or a probe): what a training update
+    Kinds are told apart by a key (the model that was trained, or a probe): what a training update
     lost must not be added to a gradient. A round that is asked for again, because an answer was
     lost or the coordinator went back to a checkpoint, starts from what it started from before.
     """

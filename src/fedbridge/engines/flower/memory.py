@@ -1,7 +1,7 @@
 """What a site remembers between messages, in a folder of its own.
 
 In a deployment every message starts a new process, and a node that was restarted is a new node to
-Flower. So what must last (the lanes of ``auto``, what rounding lost) is on the site's own disk.
+Flower. So what must last (candidates of ``auto``, what rounding lost) is on the site's own disk.
 Records are kept per round, the last two of each kind: a coordinator that goes back to its last
 checkpoint asks for a round again, and finds what that round started from.
 """

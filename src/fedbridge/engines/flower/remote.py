@@ -16,12 +16,12 @@ from fedbridge.engines import Answer, Finished, Traffic
 from fedbridge.engines.flower.courier import NoAnswer
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.orders import jobs_to_json
-from fedbridge.engines.flower.reasons import printable
 from fedbridge.engines.flower.replies import (
     SITE,
     ReplyError,
     arrays,
     check_fields,
+    printable,
     read_choice,
     read_evaluation,
     read_result,

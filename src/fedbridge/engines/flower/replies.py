@@ -13,7 +13,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedbridge.engines.flower.encoding import EncodingError, decode
-from fedbridge.engines.flower.reasons import LONGEST, printable, public_reason
 from fedbridge.errors import FedbridgeError
 from fedbridge.jobs import ClientResult, Outcome
 from fedbridge.metrics import Evaluation, Metrics
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     from fedbridge.engines.flower.worker import Delivery
 
+LONGEST = 400
+QUOTED_ERROR = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
 SITE = "site"
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
@@ -63,6 +64,10 @@ KINDS = {"site": ConfigRecord, "hello": MetricRecord, "metrics": MetricRecord}
 
 LARGEST = {"accuracy": 100.0, "balanced-accuracy": 100.0, "auc": 1.0}
 """Measures from 0 to so much."""
+
+
+class SiteError(FedbridgeError):
+    """Something went wrong at a site; its own log says what."""
 
 
 class ReplyError(FedbridgeError):
@@ -211,6 +216,24 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
         raise ReplyError("its choice is incomplete")
     known = {printable(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
     return {"choice": printable(about.get("choice", "withheld"))[:40], "losses": known}
+
+
+def printable(text: object) -> str:
+    """Text from elsewhere on one line, without control characters and not too long."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:LONGEST])
+
+
+def only_kind(error: BaseException) -> str:
+    """The kind of an error, without its text, which may quote rows."""
+    return f"{type(error).__name__} at the site, whose own log says more"
+
+
+def public_reason(failure: str) -> str:
+    """Why a job failed, for others: our own words, but of any other error only its kind."""
+    quoted = QUOTED_ERROR.match(failure)
+    if quoted is None:
+        return failure
+    return f"{quoted[1]} at the site, whose own log says more"
 
 
 def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:

@@ -7,24 +7,30 @@ knows how messages travel.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 from fedbridge import methods
+from fedbridge._version import __version__
 from fedbridge.blocks import load_buffers, load_parameter_vector
 from fedbridge.distant import DistantTask, distant_site
 from fedbridge.engines.flower.encoding import Feedback
-from fedbridge.engines.flower.keepsake import keep_model
 from fedbridge.engines.flower.layout import Layout
 from fedbridge.engines.flower.orders import OrderError, Orders
 from fedbridge.engines.flower.privacy import Ledger, release
-from fedbridge.engines.flower.reasons import public_reason
+from fedbridge.engines.flower.replies import public_reason
 from fedbridge.federation import Federation
+from fedbridge.files import write_atomically
 from fedbridge.jobs import TARGET, ClientResult
 from fedbridge.models import build_model, is_built_in
+from fedbridge.rundir import FORMAT, RunFolder
+from fedbridge.settings import OBJECT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -39,7 +45,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedbridge")
 
 LEDGER = "privacy.json"
-HOME, WAITING, ROUNDING = "home", "waiting", "rounding"
+MODEL = "model"
+"""Folder of the target's model, at the target: ``fedbridge predict`` reads it."""
+
+SIDE, WAITING, ROUNDING = "home", "waiting", "rounding"
 
 
 @dataclass(frozen=True)
@@ -61,13 +70,13 @@ class SiteRound:
 
     Attributes:
         deliveries: one per job.
-        home_failure: why the target cannot train at all, if it cannot.
+        target_failure: why the target cannot train at all, if it cannot.
         note: what the coordinator should put down about this site.
         epsilon: what the site's messages have cost so far, if it protects them.
     """
 
     deliveries: Sequence[Delivery]
-    home_failure: str | None = None
+    target_failure: str | None = None
     note: str | None = None
     epsilon: float | None = None
 
@@ -106,18 +115,18 @@ class SiteWorker:
         self.federation = Federation(task, built, orders.run_settings(), orders.seed)
 
     def train(
-        self, round: int, jobs: Sequence[Job], states: Sequence[State], settled: int | None = None
+        self, round: int, jobs: Sequence[Job], states: Sequence[State], decided: int | None = None
     ) -> SiteRound:
-        """Do a round's jobs, and at the target what its method trains at home beside them.
+        """Do a round's jobs, and at the target what its side trains beside them.
 
-        ``settled`` is the last round that the coordinator knows the target to have settled.
+        ``decided`` is the last round that the coordinator knows the target to have decided.
         """
         if not jobs or any(job.client != self.client for job in jobs):
             raise OrderError(f"Expected jobs for site {self.site.name!r}, but got others.")
         mine = [self._completed(job, states) for job in jobs]
         ledger = Ledger(self.memory.root / LEDGER)
-        home, note = self._home(round, states, settled)
-        trainings = [] if home is None else home.trainings(round)
+        side, note = self._side(round, states, decided)
+        trainings = [] if side is None else side.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
         starts = [*states, *(state for _, state in trainings)]
         self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
@@ -125,7 +134,7 @@ class SiteWorker:
         done = [
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
-        works, at_home = done[: len(jobs)], done[len(jobs) :]
+        works, beside = done[: len(jobs)], done[len(jobs) :]
         for work in works:
             if work.outcome.failure is not None:
                 log.warning("round %d: %s", round, work.outcome.failure)
@@ -134,28 +143,28 @@ class SiteWorker:
             works = release(mine, works, self.privacy, self.federation.blocks)
         deliveries = self._encoded(round, mine, works)
         failure = None
-        if home is not None:
-            home.trained([delivery.result for delivery in deliveries], at_home)
-            self.memory.save(WAITING, round, home.memory(), home.facts())
-            stopped = at_home[0].outcome.failure
+        if side is not None:
+            side.trained([delivery.result for delivery in deliveries], beside)
+            self.memory.save(WAITING, round, side.memory(), side.facts())
+            stopped = beside[0].outcome.failure
             failure = None if stopped is None else public_reason(stopped)
         if self.privacy is None:
             return SiteRound(deliveries, failure, note)
         return SiteRound(deliveries, None, note, ledger.epsilon(self.privacy.delta))
 
     def decide(self, round: int, news: News) -> Decision:
-        """Let the lanes at home decide, and measure what they chose."""
-        home = self._make_home()
-        waiting = None if home is None else self.memory.load(WAITING, before=round + 1)
-        if home is None or waiting is None or waiting.round != round:
+        """Let the target's side decide, and measure what it chose."""
+        side = self._make_side()
+        waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
+        if side is None or waiting is None or waiting.round != round:
             raise OrderError(
-                f"Expected to have trained in round {round} before it is settled, but nothing "
+                f"Expected to have trained in round {round} before it is decided, but nothing "
                 f"of it is remembered here."
             )
-        home.begin(self.federation.initial)
-        home.remember(waiting.tensors, waiting.facts)
-        decision = home.decide(news)
-        self.memory.save(HOME, round, home.memory(), home.facts())
+        side.begin(self.federation.initial)
+        side.remember(waiting.tensors, waiting.facts)
+        decision = side.decide(news)
+        self.memory.save(SIDE, round, side.memory(), side.facts())
         assert decision.state is not None
         return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
 
@@ -181,33 +190,33 @@ class SiteWorker:
         rows = self.federation.target_rows if self.client == TARGET else None
         return replace(job, plan=plan, rows=rows, buffers=states[job.slot].buffers)
 
-    def _make_home(self) -> TargetSide | None:
+    def _make_side(self) -> TargetSide | None:
         if self.client != TARGET:
             return None
         kind = methods.class_of(self.orders.method)
         return kind.target_side(self.federation, self.orders.options)
 
-    def _home(
-        self, round: int, states: Sequence[State], settled: int | None
+    def _side(
+        self, round: int, states: Sequence[State], decided: int | None
     ) -> tuple[TargetSide | None, str | None]:
-        """The home as it was after the last round, on the lanes that the coordinator has."""
-        home = self._make_home()
-        if home is None:
+        """The target's side as it was after the last round, with the coordinator's models."""
+        side = self._make_side()
+        if side is None:
             return None, None
-        home.begin(states[0])
-        if settled is None:
+        side.begin(states[0])
+        if decided is None:
             self.memory.forget()
-            return home, None
-        past = self.memory.load(HOME, before=round)
+            return side, None
+        past = self.memory.load(SIDE, before=round)
         note = None
         if past is None:
-            note = "had lost its memory: its own lanes start again from the shared model"
+            note = "had lost its memory: its own candidates start again from the shared model"
         else:
-            home.remember(past.tensors, past.facts)
-            if past.round < settled:
-                note = f"goes on with its own lanes as they were after round {past.round}"
-        home.follow(states)
-        return home, note
+            side.remember(past.tensors, past.facts)
+            if past.round < decided:
+                note = f"goes on with its own candidates as they were after round {past.round}"
+        side.follow(states)
+        return side, note
 
     def _encoded(
         self, round: int, jobs: Sequence[Job], works: Sequence[ClientResult]
@@ -258,3 +267,33 @@ def _built_in(name: str | None) -> str:
             f"site the model itself, client_app(model=...)."
         )
     return name
+
+
+def keep_model(
+    folder: Path, site: LocalSite, orders: Orders, model: nn.Module, evaluation: Evaluation
+) -> None:
+    """Write the model, how to treat new rows, and what it is worth on the target's test rows."""
+    described = {
+        "name": orders.model or f"{OBJECT_MODEL}{type(model).__qualname__}",
+        "input_shape": list(site.train.x.shape[1:]),
+        "outputs": site.n_classes or (1 if site.train.y.ndim == 1 else site.train.y.shape[1]),
+    }
+    if site.n_classes is not None:
+        described["n_classes"] = site.n_classes
+    if site.class_names is not None:
+        described["class_names"] = list(site.class_names)
+    config = {
+        "format": FORMAT,
+        "version": __version__,
+        "target": site.name,
+        "sources": list(orders.sources),
+        "method": orders.method,
+        "seed": orders.seed,
+        "model": described,
+    }
+    kept = RunFolder(folder / MODEL)
+    write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
+    if site.preprocessing is not None:
+        write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
+    measured = {} if evaluation.test is None else asdict(evaluation.test)
+    kept.write_result(model, {"target": site.name, "method": orders.method, **measured})
