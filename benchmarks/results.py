@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("paper", choices=PAPER)
     parser.add_argument("folders", nargs="+", type=Path)
     arguments = parser.parse_args()
-    found = [read_comparison(folder).comparison for folder in arguments.folders]
+    found = [read_comparison(folder, is_bound).comparison for folder in arguments.folders]
     columns = found[0].columns
     rows: dict[str, tuple[MeanScore, ...]] = {}
     for comparison in found:

@@ -51,7 +51,8 @@ def table_of(values, seeds):
         for seed, value in zip(seeds, accuracies, strict=True)
     ]
     settings, names = (tuple(dict.fromkeys(key[k] for key in values)) for k in (0, 1))
-    return Comparison(settings, names, tuple(seeds), 10, tuple(cells), "note")
+    bounds = tuple(filter(methods.is_bound, names))
+    return Comparison(settings, names, tuple(seeds), 10, tuple(cells), "note", bounds)
 
 
 class TestTable:

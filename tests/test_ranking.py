@@ -11,6 +11,7 @@ from scipy import stats
 
 from fedbridge.comparison import CellResult, Comparison
 from fedbridge.errors import ShapeError
+from fedbridge.methods import is_bound
 from fedbridge.ranking import (
     critical_difference,
     groups,
@@ -43,7 +44,8 @@ def comparison_of(scores, unmet=()):
         for (setting, method, seed), score in scores.items()
     ]
     settings, methods, seeds = (tuple(dict.fromkeys(key[k] for key in scores)) for k in range(3))
-    return Comparison(settings, methods, seeds, 10, tuple(cells), "note")
+    bounds = tuple(filter(is_bound, methods))
+    return Comparison(settings, methods, seeds, 10, tuple(cells), "note", bounds)
 
 
 def grid(settings, methods, seeds, score):

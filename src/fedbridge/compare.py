@@ -234,6 +234,7 @@ class _Board:
                 self.results.get(index, cell.result(None)) for index, cell in enumerate(self.cells)
             ),
             self.plan.control_note,
+            tuple(filter(known_methods.is_bound, self.plan.methods)),
             self.kept,
         )
 

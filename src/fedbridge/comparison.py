@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.files import to_json, write_atomically
-from fedbridge.methods import is_bound
 from fedbridge.metrics import SCORED_ROUNDS
 from fedbridge.ranking import ALPHA, rank_methods
 from fedbridge.run_record import mean
@@ -22,7 +21,7 @@ from fedbridge.sign_of_life import FILE as SIGN_OF_LIFE
 from fedbridge.theory import share_off_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.ranking import Ranking
@@ -114,6 +113,7 @@ class Comparison:
         rounds: rounds of every run.
         cells: one result per run.
         control_note: what the matched control is matched to.
+        bounds: methods that have what no federation has; they are shown, but do not compete.
         kept: how many cells were found finished in the folder.
     """
 
@@ -123,6 +123,7 @@ class Comparison:
     rounds: int
     cells: tuple[CellResult, ...]
     control_note: str
+    bounds: tuple[str, ...] = ()
     kept: int = 0
 
     @property
@@ -166,7 +167,7 @@ class Comparison:
         ]
         if len(columns) > 1:
             columns.append([_average(entries) for entries in zip(*columns, strict=True)])
-        contends = [not is_bound(method) for method in self.methods]
+        contends = [method not in self.bounds for method in self.methods]
         marked = [_with_best(column, self.digits, contends) for column in columns]
         return [
             Row(method, entries)
@@ -187,11 +188,10 @@ class Comparison:
             f"in brackets {spread}; the best of a column in bold."
         )
         notes = [what, self.control_note]
-        bounds = [method for method in self.methods if is_bound(method)]
-        if bounds:
+        if self.bounds:
             notes.append(
-                f"{', '.join(bounds)}: bounds, never in bold; no federation has all labels or all "
-                f"rows in one place."
+                f"{', '.join(self.bounds)}: bounds, never in bold; no federation has all labels or "
+                f"all rows in one place."
             )
         unmet = [cell for cell in self.cells if cell.unmet]
         notes += dict.fromkeys(str(cell.error) for cell in unmet)
@@ -206,7 +206,7 @@ class Comparison:
         Bounds do not compete. A method that does not apply somewhere is left out; a block in which
         a method has no score yet does not count.
         """
-        contenders = [method for method in self.methods if not is_bound(method)]
+        contenders = [method for method in self.methods if method not in self.bounds]
         unmet = {cell.method for cell in self.cells if cell.unmet}
         ranked = [method for method in contenders if method not in unmet]
         found = {(c.setting, c.seed, c.method): c.score for c in self.cells}
@@ -393,8 +393,8 @@ def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]
     return changed + missing
 
 
-def read_comparison(folder: Path) -> ComparisonRecord:
-    """Read a comparison's folder, finished or not."""
+def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> ComparisonRecord:
+    """Read a comparison's folder, finished or not; which methods are bounds, no file says."""
     file = folder / COMPARISON_FILE
     found = ComparisonFolder(folder).read()
     if found is None:
@@ -407,6 +407,7 @@ def read_comparison(folder: Path) -> ComparisonRecord:
             rounds=found["rounds"],
             cells=tuple(CellResult(**cell) for cell in found["cells"]),
             control_note="",
+            bounds=tuple(filter(is_bound, found["methods"])),
         )
     except (KeyError, TypeError) as error:
         raise RunFolderError(

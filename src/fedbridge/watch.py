@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.comparison import COMPARISON_FILE, CellResult, read_comparison
 from fedbridge.errors import FedbridgeError
+from fedbridge.methods import is_bound
 from fedbridge.rundir import RunFolder
 from fedbridge.sign_of_life import is_at_work
 
@@ -176,7 +177,7 @@ def _look_at_run(folder: Path) -> Watched:
 
 
 def _look_at_comparison(folder: Path) -> Watched:
-    comparison = read_comparison(folder).comparison
+    comparison = read_comparison(folder, is_bound).comparison
     cells = []
     for result in comparison.cells:
         place = None if result.folder is None else folder / result.folder

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedbridge.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
 from fedbridge.errors import ReportError
 from fedbridge.files import write_atomically
+from fedbridge.methods import is_bound
 from fedbridge.report.charts.chart import config, on_paper
 from fedbridge.report.comparison_page import comparison_page
 from fedbridge.report.comparison_tables import comparison_tables
@@ -87,7 +88,7 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
 def _read(folder: Path) -> RunRecord | ComparisonRecord:
     try:
         if (folder / COMPARISON_FILE).exists():
-            return read_comparison(folder)
+            return read_comparison(folder, is_bound)
         if (folder / "config.toml").exists():
             return read_run(folder)
     except RunFolderError as error:

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.methods import is_bound
 from fedbridge.report.charts import INK, PALETTE, REST, Series, line_chart
 from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart
 from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
@@ -233,7 +232,9 @@ def _looks_of_methods(record: ComparisonRecord) -> dict[str, str]:
     for row in comparison.rows():
         means = [entry.mean for entry in row.entries[: len(comparison.settings)]]
         scores[row.method] = [score for score in means if score is not None]
-    contenders = [m for m in comparison.methods if scores[m] and m != ALONE and not is_bound(m)]
+    contenders = [
+        m for m in comparison.methods if scores[m] and m != ALONE and m not in comparison.bounds
+    ]
     contenders.sort(key=lambda method: (-len(scores[method]), -fmean(scores[method])))
     looks = dict.fromkeys(comparison.methods, REST)
     looks |= dict(zip(contenders, PALETTE, strict=False))
