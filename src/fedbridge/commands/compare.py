@@ -148,7 +148,7 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
     if not args.targets:
         return [None]
     from fedbridge.data.load import possible_targets
-    from fedbridge.data.options import check_target_name
+    from fedbridge.data.task import check_target_name
 
     possible = possible_targets(args.task, **of_task)
     if args.targets == ALL:

@@ -12,9 +12,15 @@ from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from fedbridge.data.labels import as_labels, code_labels, show
-from fedbridge.data.options import check_target_name
-from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target
-from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite, check_lengths
+from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
+from fedbridge.data.task import (
+    FederatedTask,
+    PixelsToUnit,
+    Site,
+    check_finite,
+    check_lengths,
+    check_target_name,
+)
 from fedbridge.errors import DataError, DisagreementError, ShapeError
 
 if TYPE_CHECKING:
@@ -254,6 +260,13 @@ def select(rows: SiteRows, which: Rows) -> SiteRows:
     """Some of a site's rows, copied."""
     index = torch.from_numpy(which)
     return SiteRows(rows.x[index], rows.y[index], [rows.ids[row] for row in which])
+
+
+def training_rows(rows: SiteRows, test_share: float, seed: int) -> SiteRows:
+    """The part of a source's rows that trains; it leaves as much aside as the target does."""
+    n = len(rows.y)
+    which, _ = split_test(rows.y.numpy(), n, round(n * test_share), seed)
+    return select(rows, which)
 
 
 def _unlabelled_rows(

@@ -13,15 +13,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedbridge.errors import DataError, NonFiniteError, ShapeError
+from fedbridge.errors import (
+    DataError,
+    NonFiniteError,
+    ShapeError,
+    TargetNeededError,
+    UnknownTargetError,
+    nearest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
 
     Prepare = Callable[[Tensor, torch.Generator], Tensor]
+
+SHIFTED_TARGET = "target"
+"""What tasks that shift one client call this client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,3 +337,41 @@ def prepare_from_record(records: list[dict[str, Any]]) -> Prepare | None:
 
 def _values(record: dict[str, Any]) -> list[Any]:
     return [value for name, value in record.items() if name != "kind"]
+
+
+def check_target_name(target: str | None, sites: Iterable[str]) -> str:
+    """The site that the user means by ``target``; own data have no target of their own.
+
+    Where only one site can be meant, case, spaces and dashes do not matter, and signs may be words:
+    ``real-world`` is ``Real World``, and ``minus90``, which a shell likes better, is ``-90%``.
+    """
+    names = list(sites)
+    listed = ", ".join(map(repr, names))
+    if target is None:
+        raise TargetNeededError(
+            f"Expected `target` to name the site that adapts: one of {listed}.", names
+        )
+    if str(target) in names:
+        return str(target)
+    alike = [name for name in names if _plain_name(name) == _plain_name(str(target))]
+    if len(alike) != 1:
+        raise UnknownTargetError(
+            f"Expected `target` to be a site, but got {target!r}.{nearest(str(target), names)} "
+            f"Sites: {listed}."
+        )
+    return alike[0]
+
+
+def check_shifted_target(target: str | None) -> None:
+    """Refuse any target but the shifted client, for tasks that are made with one target."""
+    if target not in (None, SHIFTED_TARGET):
+        raise UnknownTargetError(
+            f"Expected the target {SHIFTED_TARGET!r}, the shifted client, but got {target!r}: "
+            f"leave `target` out."
+        )
+
+
+def _plain_name(name: str) -> str:
+    """Letters and digits of a name in lower case, behind the word for a sign at its front."""
+    sign = {"+": "plus", "-": "minus"}.get(name[:1], "")
+    return sign + "".join(filter(str.isalnum, name.casefold()))

@@ -15,8 +15,8 @@ from fedbridge.data.builtin.semi_synthetic import (
     shifted_task,
 )
 from fedbridge.data.builtin.shifts import NoiseDraw, noise_shift
-from fedbridge.data.options import check_shifted_target
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
+from fedbridge.data.task import check_shifted_target
 from fedbridge.options import check_whole
 
 if TYPE_CHECKING:

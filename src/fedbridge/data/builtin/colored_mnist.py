@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedbridge.data.arrays import SiteRows, assemble, select
+from fedbridge.data.arrays import SiteRows, assemble, training_rows
 from fedbridge.data.builtin.image_sets import mnist
-from fedbridge.data.options import check_target_name
-from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
+from fedbridge.data.task import check_target_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,7 +85,11 @@ def colored_mnist(
     own = domains[target_name]
     n_own = len(own.y)
     return assemble(
-        {name: _training(rows, seed) for name, rows in domains.items() if name != target_name},
+        {
+            name: training_rows(rows, TEST_SHARE, seed)
+            for name, rows in domains.items()
+            if name != target_name
+        },
         own,
         split_target(
             own.y.numpy(), n_own, seed, split.or_else(LABELLED), round(n_own * TEST_SHARE)
@@ -127,10 +131,3 @@ def _coloured(
     return SiteRows(
         torch.from_numpy(pixels), torch.from_numpy(labels[rows].astype(np.int64)), rows.tolist()
     )
-
-
-def _training(rows: SiteRows, seed: int) -> SiteRows:
-    """The part of a source's rows that trains; it leaves as much aside as the target does."""
-    n = len(rows.y)
-    which, _ = split_test(rows.y.numpy(), n, round(n * TEST_SHARE), seed)
-    return select(rows, which)

@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 
 from fedbridge.data.arrays import SiteRows, assemble, select
-from fedbridge.data.options import check_target_name
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.data.store.catalogue import CATALOGUE, Files
 from fedbridge.data.store.verify import content_problem
 from fedbridge.data.tables.cells import as_text, numbers
 from fedbridge.data.tables.preprocessing import CodedColumn, NumericColumn, Preprocessing
+from fedbridge.data.task import check_target_name
 from fedbridge.errors import DataError
 from fedbridge.places import require_dataset
 

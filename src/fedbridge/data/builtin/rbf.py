@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from fedbridge.data.arrays import SiteRows, assemble
-from fedbridge.data.options import SHIFTED_TARGET, check_shifted_target
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
+from fedbridge.data.task import SHIFTED_TARGET, check_shifted_target
 from fedbridge.errors import OptionError
 from fedbridge.options import check_number, check_whole
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fedbridge.data.arrays import SiteRows, assemble
-from fedbridge.data.options import SHIFTED_TARGET
 from fedbridge.data.split import generator, split_target, stratified_order
+from fedbridge.data.task import SHIFTED_TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

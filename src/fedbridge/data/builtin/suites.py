@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedbridge.data.arrays import SiteRows, assemble, select
+from fedbridge.data.arrays import SiteRows, assemble, training_rows
 from fedbridge.data.images.folder import HEAD_DEFAULTS, image_files, image_rows, names_below
 from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.data.labels import code_labels, show
-from fedbridge.data.options import check_target_name
-from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target
 from fedbridge.data.store.catalogue import CATALOGUE, ImageTree
+from fedbridge.data.task import check_target_name
 from fedbridge.errors import DataError
 from fedbridge.places import require_dataset
 
@@ -132,7 +132,11 @@ def suite_task(
     }
     frozen = backbone is not None
     return assemble(
-        {name: _training_rows(sites[name], seed) for name in domains if name != target_name},
+        {
+            name: training_rows(sites[name], TEST_SHARE, seed)
+            for name in domains
+            if name != target_name
+        },
         sites[target_name],
         divided,
         name=suite.name,
@@ -193,12 +197,6 @@ def _memory() -> float:
     if not hasattr(os, "sysconf"):
         return inf
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def _training_rows(source: SiteRows, seed: int) -> SiteRows:
-    n_test = round(len(source.y) * TEST_SHARE)
-    training, _ = split_test(source.y.numpy(), len(source.y), n_test, seed)
-    return select(source, training)
 
 
 def _differences(suite: Suite, labels: Mapping[str, Sequence[str]]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
-from fedbridge.data.options import check_target_name
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
+from fedbridge.data.task import check_target_name
 from fedbridge.errors import DataError
 from fedbridge.options import check_flag
 

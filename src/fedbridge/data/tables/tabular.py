@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, get_args
 
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.labels import show
-from fedbridge.data.options import check_target_name
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.tables.cells import as_text, read_csv, require_columns, spreadsheet_row
 from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.tables.schema import agree
 from fedbridge.data.tables.summary import Reading, column_names, labelled_rows, summarise
+from fedbridge.data.task import check_target_name
 from fedbridge.errors import DataError
 from fedbridge.options import check_choice
 
