@@ -46,6 +46,15 @@ def test_the_documented_rule_is_registered_by_its_name():
     assert fb.rules.get("nearest").options == ("caution",)
 
 
+def test_tables_of_options_are_those_of_the_docstrings():
+    make = runpy.run_path(str(ROOT / "docs/make_tables.py"))
+    found = "".join(path.read_text(encoding="utf-8") for path in FILES)
+    assert set(make["TABLES"]) == set(re.findall(r"<!-- options: (\w+) -->", found))
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        assert make["filled"](text) == text, f"{path.name}: run python docs/make_tables.py"
+
+
 def test_links_of_the_documents_lead_to_files():
     for document in FILES:
         for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):

@@ -99,7 +99,11 @@ def fedavg(geometry: Geometry) -> Mix:
 
 @rule("fedda", noise="none")
 def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
-    """Σ_i p_i [(1 − β_i) ḡ + β_i g_i]: go the share β_i of the way to every source."""
+    """Σ_i p_i [(1 − β_i) ḡ + β_i g_i]: go the share β_i of the way to every source.
+
+    Options:
+        beta: the weight of the source's side, one or one per source.
+    """
     return _mean_over_sources(
         geometry, check_beta(beta, geometry.n_sources, len(geometry.blocks)), reach=None
     )
@@ -250,7 +254,8 @@ def median(target: Tensor, sources: Tensor) -> Tensor:
 def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tensor:
     """Entry-wise mean of the sources without the largest and smallest share ``trim`` of values.
 
-    ``trim = 0`` is the mean, ``trim = 0.5`` the median.
+    Options:
+        trim: 0 is the mean, 0.5 the median.
 
     Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, ICML 2018.

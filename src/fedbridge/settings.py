@@ -61,10 +61,14 @@ class Settings:
     Attributes:
         model: a built-in name (``linear``, ``mlp``, ``cnn``), ``module:function``, a module or a
             function of the task; None for the task's own.
-        lr: learning rate of the sources; ``lr_target`` of the target, None for the same.
-        batch_size: of the sources; ``batch_size_target`` of the target, None for the same.
-        epochs: local epochs of the sources; ``epochs_target`` of the target, None for the same.
-        steps: local steps of the sources instead of epochs; ``steps_target`` of the target.
+        lr: learning rate of the sources.
+        lr_target: learning rate of the target; None for that of the sources.
+        batch_size: of the sources.
+        batch_size_target: of the target; None for that of the sources.
+        epochs: local epochs of the sources.
+        epochs_target: local epochs of the target; None for those of the sources.
+        steps: local steps of the sources instead of epochs.
+        steps_target: local steps of the target instead of epochs.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``, made anew in every round.
         momentum: of the optimiser ``momentum``.
         weight_decay: L2 penalty.
@@ -79,7 +83,8 @@ class Settings:
             all clients, or ``keep`` those it had.
         evidence: what the weights are computed from: the training steps (``path``), the first
             round's (``init``), gradients at the round's start (``probe``).
-        noise_from: the target's ``own`` noise, or also ``borrowed`` from the sources.
+        noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples
+            show.
         probe_batches: batches of a source's probe.
         sketch_size: numbers per block and half of a sketch.
         participation: share of the sources that take part in a round.
@@ -88,7 +93,7 @@ class Settings:
             best round's model; None never.
         validation_fraction: share of the target's training rows set aside for early stopping.
         device: ``cpu``, ``cuda``, ``mps`` ...
-        workers: worker processes; None for one per core.
+        workers: worker processes; None for one per core. Results do not depend on it.
     """
 
     model: str | nn.Module | Callable[..., nn.Module] | None = None

@@ -87,7 +87,12 @@ class TrainBoth(Objective):
 
 
 class Apfl(Method):
-    """A mixture of FedAvg's model and a local one: ``mixing`` (0.5), or learned: ``adaptive``."""
+    """A mixture of FedAvg's model and a local one: ``mixing`` (0.5), or learned: ``adaptive``.
+
+    Options:
+        mixing: share of the local model in the mixture (0.5).
+        adaptive: learn that share (false).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("mixing", "adaptive")
 

@@ -69,7 +69,11 @@ CAUTION = 0.1
 
 
 class Auto(Method):
-    """Candidates side by side, chosen by cross-validated loss."""
+    """Candidates side by side, chosen by cross-validated loss.
+
+    Options:
+        folds: parts of the target's rows, each kept from one replica per candidate (5).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("folds",)
     travels: ClassVar[bool] = True

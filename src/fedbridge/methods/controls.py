@@ -58,6 +58,10 @@ class TargetOnlyMatched(RuleMethod):
 
     A rule with a fixed ``β`` takes only ``1 − β`` of the target's step. Much of what such a rule
     gains may be that shorter step and owe nothing to the sources; this control takes it too.
+
+    Options:
+        match: the method whose step size is matched (auto).
+        beta: the trust of that method in the sources, one or one per source (0.5).
     """
 
     options: ClassVar[tuple[str, ...]] = ("match", "beta")

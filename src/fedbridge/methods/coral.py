@@ -68,7 +68,11 @@ def covariance(cloud: Tensor) -> Tensor:
 
 
 class CORAL(Generalisation):
-    """Pooled sources, features with equal means and covariances: ``penalty`` 1."""
+    """Pooled sources, features with equal means and covariances: ``penalty`` 1.
+
+    Options:
+        penalty: weight of the difference of means and covariances (1).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("penalty",)
     needs: ClassVar[tuple[Need, ...]] = (Need.POOLED, Need.FEATURES)

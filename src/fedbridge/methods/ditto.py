@@ -30,7 +30,11 @@ PENALTY = 1.0
 
 
 class Ditto(Method):
-    """A personal model of the target, pulled towards FedAvg's with strength ``penalty`` (1)."""
+    """A personal model of the target, pulled towards FedAvg's with strength ``penalty`` (1).
+
+    Options:
+        penalty: strength of the pull towards FedAvg's model (1).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("penalty",)
     remembers: ClassVar[tuple[str, ...]] = ("shared",)

@@ -203,7 +203,13 @@ def cluster_means(features: Tensor, partition: Tensor) -> Tensor:
 
 
 class FADA(UnsupervisedMethod):
-    """Adversarial alignment with the target's unlabelled rows; sources that tighten it count."""
+    """Adversarial alignment with the target's unlabelled rows; sources that tighten it count.
+
+    Options:
+        alignment: weight of the adversarial alignment (1).
+        disentangling: weight of keeping domain and class features apart (0.1).
+        attention: how sharply sources are told apart (20).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("alignment", "disentangling", "attention")
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES, Need.UNLABELLED)

@@ -25,7 +25,11 @@ PENALTY = 0.01
 
 
 class FedProx(RuleMethod):
-    """FedAvg with a pull of every client towards the global model, ``penalty`` 0.01."""
+    """FedAvg with a pull of every client towards the global model, ``penalty`` 0.01.
+
+    Options:
+        penalty: strength of the pull towards the global model (0.01).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("penalty",)
 

@@ -46,6 +46,9 @@ class FedRep(Method):
 
     That is how often the head goes through what the body goes through once (``epochs`` or
     ``steps`` of the run).
+
+    Options:
+        head_epochs: passes of the head for one of the body (1).
     """
 
     options: ClassVar[tuple[str, ...]] = ("head_epochs",)

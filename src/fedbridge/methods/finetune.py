@@ -57,7 +57,11 @@ FAILED = "failed_trainings"
 
 
 class FinetuneOffline(Method):
-    """Source-only rounds, then ``finetune_epochs`` (50) on the target's labels, as the paper."""
+    """Source-only rounds, then ``finetune_epochs`` (50) on the target's labels, as the paper.
+
+    Options:
+        finetune_epochs: passes over the target's labelled rows (50).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("finetune_epochs",)
     remembers: ClassVar[tuple[str, ...]] = ("shared",)
@@ -105,7 +109,12 @@ class Choice:
 
 
 class FinetuneCv(FinetuneOffline):
-    """Fine-tuning with learning rate, length, start and interpolation by cross-validation."""
+    """Fine-tuning with learning rate, length, start and interpolation by cross-validation.
+
+    Options:
+        folds: parts of the target's rows for cross-validation (5).
+        choose_every: rounds from one choice to the next (5).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("folds", "choose_every")
     remembers: ClassVar[tuple[str, ...]] = ("shared", "first")

@@ -61,7 +61,11 @@ class WorstGroup(Objective):
 
 
 class GroupDRO(Generalisation):
-    """Pooled sources, worst source first: shares follow the losses, ``step_size`` 0.01."""
+    """Pooled sources, worst source first: shares follow the losses, ``step_size`` 0.01.
+
+    Options:
+        step_size: how fast shares follow the losses (0.01).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("step_size",)
     remembers: ClassVar[tuple[str, ...]] = ("log_shares",)

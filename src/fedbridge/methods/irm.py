@@ -76,7 +76,12 @@ def _slope(loss_of: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels:
 
 
 class IRM(Generalisation):
-    """Pooled sources, invariant risk: ``penalty`` 100 after ``anneal`` 500 steps."""
+    """Pooled sources, invariant risk: ``penalty`` 100 after ``anneal`` 500 steps.
+
+    Options:
+        penalty: weight of the gradients that tell sources apart (100).
+        anneal: steps before the penalty sets in (500).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("penalty", "anneal")
     remembers: ClassVar[tuple[str, ...]] = ("steps",)

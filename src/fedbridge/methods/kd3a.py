@@ -140,7 +140,14 @@ class DistillationAndLabels(Distillation):
 
 
 class KD3A(UnsupervisedMethod):
-    """The target learns from the sources' vote on its unlabelled rows; good voters weigh more."""
+    """The target learns from the sources' vote on its unlabelled rows; good voters weigh more.
+
+    Options:
+        gate: how sure a source must be to be heard, at the start (0.8).
+        last_gate: the same at the end (0.95).
+        gate_rounds: rounds from the one to the other (50).
+        labelled: use the target's labels too (false).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("gate", "last_gate", "gate_rounds", "labelled")
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.UNLABELLED)

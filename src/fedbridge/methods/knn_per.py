@@ -99,7 +99,12 @@ def blend(outputs: Tensor, near: Tensor, share: float) -> Tensor:
 
 
 class KnnPer(RuleMethod):
-    """FedAvg and a vote of the ``neighbours`` (10) nearest labelled rows of the target."""
+    """FedAvg and a vote of the ``neighbours`` (10) nearest labelled rows of the target.
+
+    Options:
+        neighbours: rows that vote (10).
+        share: weight of the vote; None chooses it by leave-one-out (None).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("neighbours", "share")
     travels: ClassVar[bool] = False

@@ -78,7 +78,11 @@ def draw_shares(alpha: float, count: int) -> Tensor:
 
 
 class Mixup(Generalisation):
-    """Pooled sources, mixed in pairs: shares from Beta(``alpha``, ``alpha``), 0.2."""
+    """Pooled sources, mixed in pairs: shares from Beta(``alpha``, ``alpha``), 0.2.
+
+    Options:
+        alpha: of the Beta distribution of the shares in a pair (0.2).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("alpha",)
 

@@ -103,7 +103,11 @@ class MinimaxEntropy(Objective):
 
 
 class MME(Method):
-    """Pooled sources and target: minimax entropy on unlabelled rows, ``doubt`` (λ) 0.1."""
+    """Pooled sources and target: minimax entropy on unlabelled rows, ``doubt`` (λ) 0.1.
+
+    Options:
+        doubt: λ, the weight of the entropy on unlabelled rows (0.1).
+    """
 
     options: ClassVar[tuple[str, ...]] = ("doubt",)
     needs: ClassVar[tuple[Need, ...]] = (

@@ -1,0 +1,127 @@
+"""Writes the tables of options into the documents: `python docs/make_tables.py`.
+
+They come from the docstrings, and stand between `<!-- options: NAME -->` and `<!-- end -->`.
+`tests/test_docs.py` holds documents and docstrings equal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbridge import methods, rules
+from fedbridge.data.load import registry
+from fedbridge.data.split import OWN_SPLIT, SplitOptions
+from fedbridge.engines.flower.options import NetworkOptions
+from fedbridge.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+DOCS = Path(__file__).parent
+TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+OF_EVERY_TASK = ("target", "seed", "split")
+
+
+def described(thing: object, section: str) -> dict[str, str]:
+    """What a section of a docstring says of every name in it, in the order of the section."""
+    _, _, rest = (inspect.getdoc(thing) or "").partition(f"\n{section}:\n")
+    text = rest.partition("\n\n")[0]
+    found = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", text, flags=re.MULTILINE)
+    return {name: " ".join(words.split()) for names, words in found for name in names.split(", ")}
+
+
+def settings_table() -> str:
+    """The options of every run."""
+    return _table(["option", "default", "meaning"], _rows_of(Settings))
+
+
+def network_table() -> str:
+    """The options of a run over a network."""
+    return _table(["option", "default", "meaning"], _rows_of(NetworkOptions))
+
+
+def methods_table() -> str:
+    """The options of every method that has some."""
+    rows = []
+    for name in methods.names():
+        if name in rules.names():
+            function = rules.get(name).function
+            usual = {
+                k: _value(p.default) for k, p in inspect.signature(function).parameters.items()
+            }
+            told = described(function, "Options")
+        else:
+            found = described(methods.class_of(name), "Options")
+            parts = {k: re.fullmatch(r"(.*) \(([^()]*)\)\.", text) for k, text in found.items()}
+            told = {k: f"{part[1]}." for k, part in parts.items() if part}
+            usual = {k: f"`{part[2]}`" for k, part in parts.items() if part}
+        for option in methods.options_of(name):
+            rows.append((f"`{name}`", f"`{option}`", usual[option], told[option]))
+    return _table(["method", "option", "default", "meaning"], rows)
+
+
+def tasks_table() -> str:
+    """The options of built-in tasks; tasks of one maker share their rows."""
+    makers: dict[Callable[..., object], list[str]] = {}
+    for name in registry.names():
+        entry: Any = registry.get(name)
+        makers.setdefault(entry.func if isinstance(entry, partial) else entry, []).append(name)
+    *labelled, tested = _rows_of(SplitOptions, OWN_SPLIT)
+    rows = [*(("all", *row) for row in labelled), ("own data", *tested)]
+    for maker, names in makers.items():
+        given: Any = registry.get(names[0])
+        fixed = (*OF_EVERY_TASK, *(given.keywords if isinstance(given, partial) else ()))
+        told, tasks = described(maker, "Args"), ", ".join(f"`{name}`" for name in names)
+        for option, parameter in inspect.signature(given).parameters.items():
+            if option not in fixed:
+                rows.append((tasks, f"`{option}`", _value(parameter.default), told[option]))
+    return _table(["task", "option", "default", "meaning"], rows)
+
+
+TABLES = {
+    "settings": settings_table,
+    "network": network_table,
+    "methods": methods_table,
+    "tasks": tasks_table,
+}
+
+
+def filled(text: str) -> str:
+    """A document with its tables as the docstrings have them."""
+    return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+
+
+def _rows_of(record: Any, usual: Any = None) -> Iterator[tuple[str, str, str]]:
+    told = described(record, "Attributes")
+    for field in fields(record):
+        default = field.default if usual is None else getattr(usual, field.name)
+        yield f"`{field.name}`", _value(default), told[field.name]
+
+
+def _value(value: object) -> str:
+    return "–" if value is None else f"`{value}`"
+
+
+def _table(heads: list[str], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def main() -> None:
+    """Write every document anew."""
+    for document in sorted(DOCS.glob("*.md")):
+        text = document.read_text(encoding="utf-8")
+        document.write_text(filled(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
