@@ -55,6 +55,13 @@ def test_tables_of_options_are_those_of_the_docstrings():
         assert make["filled"](text) == text, f"{path.name}: run python docs/make_tables.py"
 
 
+def test_lines_of_the_documents_are_short():
+    for path in FILES:
+        if path.parent.name == "docs" and path.name != "design.md":
+            long = [line for line in path.read_text("utf-8").splitlines() if len(line) > 100]
+            assert [line for line in long if not line.startswith(("|", "!["))] == [], path.name
+
+
 def test_links_of_the_documents_lead_to_files():
     for document in FILES:
         for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
