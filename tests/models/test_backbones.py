@@ -38,7 +38,7 @@ def pixels(count: int, size: int = 40) -> torch.Tensor:
 
 
 def test_names_lists_all():
-    assert backbones.names()[:3] == [LITE0, "resnet18", "resnet50"]
+    assert backbones.registry.names()[:3] == [LITE0, "resnet18", "resnet50"]
 
 
 def test_an_unknown_name_suggests_the_nearest():

@@ -81,20 +81,11 @@ def task_from_arrays(
     class_names: Sequence[str] | None = None,
     ids: Mapping[str, Sequence[int | str]] | None = None,
 ) -> FederatedTask:
-    """See :meth:`FederatedTask.from_arrays`; loaders also say where rows come from.
+    """See :meth:`FederatedTask.from_arrays`; loaders say more.
 
-    Args:
-        sources: As there.
-        target: As there.
-        test: As there.
-        name: As there.
-        origin: File or folder of the rows, for the manifest.
-        seed: As there.
-        split: How many of the target's rows are labelled, and how many test without ``test``.
-        unlabelled: As there.
-        target_name: As there.
-        class_names: As there.
-        ids: What the manifest calls the rows of each site; row numbers by default.
+    Where the rows come from (``origin``, a file or folder) and what each of them is called
+    (``ids``, by site; row numbers by default) goes into the manifest; ``split`` says how the
+    target's rows are divided, of which some test only without ``test``.
     """
     named = _named_sources(sources)
     test_name = f"{target_name} (test)"

@@ -83,11 +83,6 @@ class Backbone:
         return features
 
 
-def names() -> list[str]:
-    """All backbones, built-in ones first."""
-    return registry.names()
-
-
 @cache
 def load_backbone(name: str) -> Backbone:
     """The backbone of this name, loaded once per process.
