@@ -62,3 +62,10 @@ def test_editors_and_type_checkers_see_the_same_names():
 def test_a_function_is_not_hidden_by_the_module_of_its_name(name, imports):
     code = f"{imports.format(name)}; print(fedbridge.{name}.__qualname__)"
     assert alone(code) == name
+
+
+def test_no_two_classes_share_a_name():
+    trees = [ast.parse(file.read_text("utf-8")) for file in Path(fb.__file__).parent.rglob("*.py")]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert len(classes) > 100
+    assert sorted(classes) == sorted(set(classes))
