@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "heart": ({"target": "va"}, {"model": "linear"}),
     "digits-noise": ({}, {"model": "mlp"}),
-    "fashion-noise": ({"n_target": 100}, {"model": "cnn", "steps": 40, "batch_size": 64}),
+    "fashion-noise": ({"n_target": 100}, {"model": "cnn", "steps": 10, "batch_size": 64}),
 }
 """Options of the task and of the run."""
 
