@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scipy.stats import kendalltau  # type: ignore[import-untyped]
 
 import fedbridge as fb
-from fedbridge.files import to_json, write_atomically
+from fedbridge.base.files import to_json, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

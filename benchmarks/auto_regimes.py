@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedbridge.compare import Setting, compare
 from fedbridge.report.comparison_tables import comparison_table
 from fedbridge.report.tables import to_markdown
+from fedbridge.workflows.compare import Setting, compare
 
 SETTINGS = (
     Setting("no shift", "digits-none"),

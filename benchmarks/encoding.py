@@ -23,10 +23,10 @@ from torch.nn import functional
 from wire import mean_and_spread, run_over_wire
 
 import fedbridge as fb
-from fedbridge.engines.flower.encoding import CHUNK, CODECS, Feedback, encode, encoded_bytes
-from fedbridge.federation import Federation
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import split_options
+from fedbridge.flower.codec import CHUNK, CODECS, Feedback, encode, encoded_bytes
 from fedbridge.models import build_model
-from fedbridge.settings import split_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from wire import Scores, Transmit
 
-    from fedbridge.jobs import ClientResult, Job
-    from fedbridge.training import Workbench
+    from fedbridge.training.job import ClientResult, Job
+    from fedbridge.training.trainer import Workbench
 
 FORGETFUL, JITTER = "forgetful", "jitter"
 

@@ -17,13 +17,13 @@ import torch
 
 import fedbridge as fb
 from fedbridge import training
-from fedbridge.blocks import parameter_vector
-from fedbridge.optimizers import make_optimizer
+from fedbridge.core.blocks import parameter_vector
+from fedbridge.training.optimizers import make_optimizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedbridge.jobs import LocalPlan
+    from fedbridge.training.job import LocalPlan
 
 TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "heart": ({"target": "va"}, {"model": "linear"}),

@@ -20,16 +20,16 @@ import torch
 from wire import mean_and_spread, run_over_wire
 
 import fedbridge as fb
-from fedbridge.engines.flower.privacy import LocalPrivacy, epsilon, release
-from fedbridge.jobs import TARGET
+from fedbridge.flower.privacy import LocalPrivacy, epsilon, release
+from fedbridge.training.job import TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wire import Transmit
 
-    from fedbridge.jobs import ClientResult, Job
-    from fedbridge.training import Workbench
+    from fedbridge.training.job import ClientResult, Job
+    from fedbridge.training.trainer import Workbench
 
 
 def over(

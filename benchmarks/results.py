@@ -14,11 +14,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.comparison import read_comparison
 from fedbridge.methods import is_bound, names
+from fedbridge.runs.comparison import read_comparison
 
 if TYPE_CHECKING:
-    from fedbridge.comparison import MeanScore
+    from fedbridge.runs.comparison import MeanScore
 
 PAPER: dict[str, dict[str, tuple[float, ...]]] = {
     "heart": {

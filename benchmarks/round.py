@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn import functional
 
-from fedbridge.blocks import parameter_vector
+from fedbridge.core.blocks import parameter_vector
 from fedbridge.data.task import FederatedTask, Site
-from fedbridge.federation import Federation
-from fedbridge.jobs import Job, LocalPlan
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import Settings
 from fedbridge.methods import make
 from fedbridge.models import build_model
-from fedbridge.settings import Settings
-from fedbridge.training import Workbench, one_thread
+from fedbridge.training.job import Job, LocalPlan
+from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 import fedbridge as fb
-from fedbridge.estimators import covariance_from_sketch
+from fedbridge.core.estimators import covariance_from_sketch
 
 PARAMETERS, BATCHES, SOURCES, SEEDS = 44_426, 25, 9, 20
 

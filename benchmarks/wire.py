@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import fedbridge as fb
 from fedbridge.engines import LocalEngine
-from fedbridge.jobs import TARGET, ClientResult
+from fedbridge.training.job import TARGET, ClientResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fedbridge.jobs import Job, Outcome
-    from fedbridge.training import Workbench
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.trainer import Workbench
 
     Transmit = Callable[[int, Sequence[Job], Sequence[ClientResult]], Sequence[ClientResult]]
     """What arrives of the work that a client sends in a round."""
@@ -67,7 +67,7 @@ def run_over_wire(
     def make_engine(bench: Workbench, *, workers: int | None) -> WireEngine:
         return WireEngine(bench, method=method, transmit=make_transmit(bench))
 
-    with patch("fedbridge.federation.make_engine", make_engine):
+    with patch("fedbridge.federation.federation.make_engine", make_engine):
         result = fb.run(task, method, rounds=rounds, seed=seed, workers=1, steps=steps)
     assert result.accuracy is not None
     return Scores(result.accuracy, float(result.summary["loss"]))

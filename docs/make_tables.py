@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fedbridge import methods, rules
 from fedbridge.data.load import registry
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
-from fedbridge.engines.flower.options import NetworkOptions
-from fedbridge.settings import Settings
+from fedbridge.federation.settings import Settings
+from fedbridge.flower.options import NetworkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

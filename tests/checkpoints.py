@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedbridge.files import sha256
+from fedbridge.base.files import sha256
 from fedbridge.models.resnet import RESNETS, ResNet
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbridge.places import VARIABLE, dataset_folder
+from fedbridge.base.places import VARIABLE, dataset_folder
 
 
 def needs(name: str) -> pytest.MarkDecorator:

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import fedbridge as fb
-from fedbridge.federation import Federation
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import Settings
 from fedbridge.methods import class_of, make
 from fedbridge.models import build_model
-from fedbridge.settings import Settings
 
 if TYPE_CHECKING:
-    from fedbridge.methods.base import Method
+    from fedbridge.federation.method import Method
 
 
 def blobs(

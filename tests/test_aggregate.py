@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 import fedbridge as fb
 from fedbridge import Blocks
-from fedbridge.aggregate import SLICE
-from fedbridge.errors import NoiseUndefinedError
-from fedbridge.gram import SHORT
-from fedbridge.theory import Problem
+from fedbridge.base.errors import NoiseUndefinedError
+from fedbridge.core.aggregate import SLICE
+from fedbridge.core.gram import SHORT
+from fedbridge.core.theory import Problem
 
 every_rule = pytest.mark.parametrize("rule", RULES)
 both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

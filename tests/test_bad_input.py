@@ -6,7 +6,7 @@ from helpers import RULES, random_round, tensor
 
 import fedbridge as fb
 from fedbridge import Blocks, FedbridgeError
-from fedbridge.errors import (
+from fedbridge.base.errors import (
     NonFiniteError,
     OptionError,
     ShapeError,

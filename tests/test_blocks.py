@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fedbridge import blocks as fb
-from fedbridge.blocks import Blocks
-from fedbridge.errors import ShapeError
+from fedbridge.base.errors import ShapeError
+from fedbridge.core.blocks import Blocks
 
 
 @pytest.fixture

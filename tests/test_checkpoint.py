@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedbridge.checkpoint import Checkpoint, CheckpointError, CheckpointStore
+from fedbridge.runs.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 
 
 def checkpoint(number):

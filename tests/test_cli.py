@@ -12,9 +12,9 @@ from importlib import import_module
 import pytest
 
 import fedbridge as fb
-from fedbridge.cli import build_parser, main
-from fedbridge.commands.parts import Parser, literal
-from fedbridge.files import file_name
+from fedbridge.base.files import file_name
+from fedbridge.cli.main import build_parser, main
+from fedbridge.cli.shared import Parser, literal
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]
 RUN = ["run", "digits-noise", "--method", "fedda", *QUICK]
@@ -344,7 +344,7 @@ class TestErrors:
         def broken(*_, **__):
             raise TypeError("oops")
 
-        monkeypatch.setattr(import_module("fedbridge.run"), "run", broken)
+        monkeypatch.setattr(import_module("fedbridge.workflows.run"), "run", broken)
         assert main(RUN) == 1
         assert "internal error: TypeError: oops (--debug shows where)" in capsys.readouterr().err
 
@@ -372,7 +372,7 @@ class TestErrors:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(import_module("fedbridge.data.load"), "load_task", interrupted)
-        monkeypatch.setattr(import_module("fedbridge.compare"), "load_task", interrupted)
+        monkeypatch.setattr(import_module("fedbridge.workflows.compare"), "load_task", interrupted)
         assert main(words) == 130
         told = capsys.readouterr().err
         assert told.startswith("fedbridge: stopped; to go on: fedbridge ")
@@ -431,7 +431,7 @@ def start(*words, **options):
 
 HELPS = """
 import argparse, contextlib, io, sys
-from fedbridge.cli import build_parser, main
+from fedbridge.cli.main import build_parser, main
 
 def commands(parser, words=()):
     yield words

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from serving import serving
 
-from fedbridge.cli import main
+from fedbridge.cli.main import main
 from fedbridge.data.store.catalogue import CATALOGUE, Content, Download, Files
 
 TEXT = b"1,2,3\n"

@@ -11,14 +11,14 @@ from statistics import mean, stdev
 import pytest
 
 from fedbridge import methods
-from fedbridge.compare import CONTROLS, ComparisonPlan, Setting, compare
-from fedbridge.comparison import CellResult, Comparison
-from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
-from fedbridge.intervals import wilson_interval
-from fedbridge.processes import work_in_processes
+from fedbridge.base.errors import OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.base.processes import work_in_processes
+from fedbridge.evaluation.intervals import wilson_interval
 from fedbridge.report.comparison_tables import comparison_table
 from fedbridge.report.tables import to_markdown
-from fedbridge.rundir import RunFolderError
+from fedbridge.runs.comparison import CellResult, Comparison
+from fedbridge.runs.folder import RunFolderError
+from fedbridge.workflows.compare import CONTROLS, ComparisonPlan, Setting, compare
 
 SMALL = {"n_target": 12}
 NOISE = Setting("noise", "digits-noise", options=SMALL)
@@ -324,7 +324,7 @@ class TestProcesses:
 
 
 SCRIPT = """
-from fedbridge.compare import Setting, compare
+from fedbridge.workflows.compare import Setting, compare
 settings = [Setting("noise", "digits-noise", options={"n_target": 12})]
 done = compare(settings, ["fedda"], [0], 60, "c", {"steps": 1, "workers": 2})
 print(len(done.finished), done.kept)

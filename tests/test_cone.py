@@ -9,7 +9,7 @@ from helpers import nearest_in_hull as hull_by_faces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.cone import nearest_in_cone, nearest_in_hull
+from fedbridge.core.projections import nearest_in_cone, nearest_in_hull
 
 
 def vectors(seed, n, m):

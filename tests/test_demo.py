@@ -3,9 +3,9 @@
 import pytest
 
 from fedbridge import rules
-from fedbridge.compare import compare
-from fedbridge.comparison import CellResult, Comparison
-from fedbridge.demo import OPTIONS, ROUNDS, SETTINGS, run_demo, what_it_shows
+from fedbridge.runs.comparison import CellResult, Comparison
+from fedbridge.workflows.compare import compare
+from fedbridge.workflows.demo import OPTIONS, ROUNDS, SETTINGS, run_demo, what_it_shows
 
 LABELS = tuple(setting.label for setting in SETTINGS)
 NOTHING_ELSE = {"score": None, "accuracy_interval": None}

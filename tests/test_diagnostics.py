@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
-from fedbridge.diagnostics import (
+from fedbridge.evaluation.diagnostics import (
     at_threshold,
     calibration,
     confusion_matrix,
     diagnose,
     roc_curve,
 )
-from fedbridge.intervals import auc_estimate, share
+from fedbridge.evaluation.intervals import auc_estimate, share
 
 SEEDS = st.integers(0, 10**6)
 

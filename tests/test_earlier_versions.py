@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from small import same_but_for_seconds
 
-from fedbridge.cli import main
+from fedbridge.cli.main import main
 
 KEPT = Path(__file__).parent / "runs/version_0_1_0"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())

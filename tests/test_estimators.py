@@ -7,9 +7,9 @@ from hypothesis import given
 
 import fedbridge as fb
 from fedbridge import Blocks, Estimate, NoiseStream, Sketch, measure
-from fedbridge.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
-from fedbridge.estimators import covariance_from_sketch, measure_noise
-from fedbridge.theory import Problem
+from fedbridge.base.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
+from fedbridge.core.estimators import covariance_from_sketch, measure_noise
+from fedbridge.core.theory import Problem
 
 
 def paper_sigma2(batches):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedbridge.cli import main
+from fedbridge.cli.main import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

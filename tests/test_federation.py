@@ -6,10 +6,10 @@ import pytest
 import torch
 from small import Normed, blobs, federation, line, method
 
-from fedbridge.errors import FedbridgeError
-from fedbridge.evidence import measure_evidence, target_noise
-from fedbridge.federation import TargetFailedError
-from fedbridge.jobs import Outcome, seed_of
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.federation.evidence import measure_evidence, target_noise
+from fedbridge.federation.federation import TargetFailedError
+from fedbridge.training.job import Outcome, seed_of
 
 
 def test_seeds_differ_by_round_client_and_purpose_and_by_nothing_else():

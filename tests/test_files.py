@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fedbridge.files import StorageError, append_line, to_json, write_atomically
+from fedbridge.base.files import StorageError, append_line, to_json, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

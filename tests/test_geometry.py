@@ -8,8 +8,8 @@ from helpers import assert_close, random_round, rounds, tensor
 from hypothesis import given
 
 from fedbridge import Blocks, Geometry, Noise, measure
-from fedbridge.errors import NoiseUndefinedError
-from fedbridge.geometry import divide
+from fedbridge.base.errors import NoiseUndefinedError
+from fedbridge.core.geometry import divide
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge import gram as module
-from fedbridge.gram import RUN, SHORT, gram, inner, reliable_gram
+from fedbridge.core.gram import RUN, SHORT, gram, inner, reliable_gram
 
 
 def normal(*shape, seed=0, dtype=torch.float64):

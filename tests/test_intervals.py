@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
-from fedbridge.intervals import (
+from fedbridge.evaluation.intervals import (
     WithInterval,
     auc_estimate,
     bootstrap_mean,
@@ -120,7 +120,7 @@ def test_the_bootstrap_agrees_with_scipy():
 def test_the_bootstrap_is_the_same_every_time_and_in_pieces(monkeypatch):
     values = np.random.default_rng(2).normal(size=50)
     first = bootstrap_mean(values)
-    monkeypatch.setattr("fedbridge.intervals.AT_A_TIME", 130)
+    monkeypatch.setattr("fedbridge.evaluation.intervals.AT_A_TIME", 130)
     assert bootstrap_mean(values) == first
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 from torch.nn import functional
 
-from fedbridge.metrics import (
+from fedbridge.evaluation.metrics import (
     area_under_roc,
     measure_predictions,
     squared_error,

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from small import Normed, blobs, line
 
 import fedbridge as fb
-from fedbridge.model_card import FILE, TO_DO, model_card
-from fedbridge.run_record import read_run
+from fedbridge.report.model_card import FILE, TO_DO, model_card
+from fedbridge.runs.record import read_run
 
 QUICK = {"rounds": 3, "workers": 1, "lr": 0.1, "batch_size": 8}
 SECTIONS = [

@@ -3,8 +3,8 @@
 import pytest
 from small import blobs, line
 
+from fedbridge.federation.needs import Need, UnmetNeedError, check_needs
 from fedbridge.models import build_model
-from fedbridge.needs import Need, UnmetNeedError, check_needs
 
 
 @pytest.mark.parametrize(

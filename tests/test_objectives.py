@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from small import blobs, federation
 
-from fedbridge.jobs import TARGET
-from fedbridge.objectives import Objective, Proximal
+from fedbridge.training.job import TARGET
+from fedbridge.training.objective import Objective, Proximal
 
 
 def change_of(fed, **job):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedbridge.jobs import OPTIMIZERS, LocalPlan
-from fedbridge.optimizers import make_optimizer
+from fedbridge.training.job import OPTIMIZERS, LocalPlan
+from fedbridge.training.optimizers import make_optimizer
 
 
 def torchs(plan, parameter):

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from fedbridge.errors import OptionError, UnknownOptionError
-from fedbridge.options import check_choice, check_flag, check_known, check_number, check_whole
+from fedbridge.base.errors import OptionError, UnknownOptionError
+from fedbridge.base.options import check_choice, check_flag, check_known, check_number, check_whole
 
 
 def refused(check, *args, **limits):

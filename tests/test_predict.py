@@ -11,11 +11,11 @@ from pictures import TINY, noise_image, register_tiny_backbone
 from safetensors.torch import load_file, save_file
 
 import fedbridge as fb
+from fedbridge.base.errors import DataError, ModelError, ShapeError
 from fedbridge.data.images.preprocessing import ImagePreprocessing
-from fedbridge.errors import DataError, ModelError, ShapeError
 from fedbridge.models import backbones
-from fedbridge.predict import load_model, predict
-from fedbridge.rundir import RunFolderError
+from fedbridge.runs.folder import RunFolderError
+from fedbridge.workflows.predict import load_model, predict
 
 COLOURS = ("red", "blue")
 QUICK = {"method": "fedda", "rounds": 1, "workers": 1}

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbridge.comparison import CellResult, Comparison
-from fedbridge.errors import ShapeError
-from fedbridge.methods import is_bound
-from fedbridge.ranking import (
+from fedbridge.base.errors import ShapeError
+from fedbridge.evaluation.ranking import (
     critical_difference,
     groups,
     rank_methods,
 )
+from fedbridge.methods import is_bound
+from fedbridge.runs.comparison import CellResult, Comparison
 
 EXAMPLE = """
 4 3 2 1 | 1 2 3 4 | 4 1 2 3 | 4 1 3 2 | 4 2 3 1 | 1 2.5 4 2.5 | 3 2 4 1 | 2.5 2.5 4 1 | 4 3 2 1

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from fedbridge.errors import FedbridgeError, UnknownNameError
-from fedbridge.registry import Registry
+from fedbridge.base.errors import FedbridgeError, UnknownNameError
+from fedbridge.base.registry import Registry
 
 
 def fresh(group="fedbridge.test"):
@@ -127,7 +127,7 @@ def test_built_in_names_are_found_without_loading_other_packages(install):
 
 RULES_OF_ANOTHER_PACKAGE = """
 import torch
-from fedbridge.rules import CoordinateRule, Mix, coordinate_rule, rule
+from fedbridge.core.rules import CoordinateRule, Mix, coordinate_rule, rule
 
 def first_source(geometry, *, share=1.0):
     sources = torch.zeros_like(geometry.source2)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import fedbridge as fb
 from fedbridge import Blocks, Geometry, Mix, Noise, measure
-from fedbridge.errors import NoiseUndefinedError, OptionError, ShapeError
-from fedbridge.rules import (
+from fedbridge.base.errors import NoiseUndefinedError, OptionError, ShapeError
+from fedbridge.core.rules import (
     CoordinateRule,
     Rule,
     comparators,
@@ -30,7 +30,7 @@ from fedbridge.rules import (
     sorted_rows,
     zeno,
 )
-from fedbridge.theory import Problem, estimated_delta, mix_delta
+from fedbridge.core.theory import Problem, estimated_delta, mix_delta
 
 T = tensor(4.0, 2.0)
 S = tensor([2.0, 0.0], [0.0, -1.0])  # the second is opposed: ⟨T, S_2⟩ = −2

@@ -18,10 +18,10 @@ from small import Normed, blobs, line, same_but_for_seconds, same_model
 from torch import nn
 
 import fedbridge as fb
-from fedbridge.errors import OptionError, UnknownNameError, UnknownOptionError
-from fedbridge.files import StorageError
-from fedbridge.predict import load_model
-from fedbridge.rundir import RunFolderError
+from fedbridge.base.errors import OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.base.files import StorageError
+from fedbridge.runs.folder import RunFolderError
+from fedbridge.workflows.predict import load_model
 
 QUICK = {"rounds": 4, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 PROMISED = [
@@ -210,7 +210,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path, request):
 
 def test_resume_of_a_finished_run_returns_at_once(tmp_path, monkeypatch):
     first = fb.run(blobs(), "fedda", **QUICK, out=tmp_path)
-    monkeypatch.setattr("fedbridge.federation.Federation.open", None)
+    monkeypatch.setattr("fedbridge.federation.federation.Federation.open", None)
     again = fb.run(blobs(), "fedda", **QUICK, out=tmp_path, resume=True)
     assert again.history == json.loads(json.dumps(first.history))
     assert again.summary == json.loads(json.dumps(first.summary))

@@ -6,10 +6,10 @@ from small import blobs, line
 
 import fedbridge as fb
 from fedbridge import run_record
-from fedbridge.diagnostics import diagnose
-from fedbridge.errors import NonFiniteError, ShapeError
-from fedbridge.run_record import TESTED_FILE, read_tested, write_tested
-from fedbridge.rundir import RunFolderError
+from fedbridge.base.errors import NonFiniteError, ShapeError
+from fedbridge.evaluation.diagnostics import diagnose
+from fedbridge.runs.folder import RunFolderError
+from fedbridge.runs.record import TESTED_FILE, read_tested, write_tested
 
 QUICK = {"rounds": 2, "workers": 1, "lr": 0.1, "batch_size": 8}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedbridge.errors import OptionError, UnknownOptionError
-from fedbridge.settings import Settings, split_options
+from fedbridge.base.errors import OptionError, UnknownOptionError
+from fedbridge.federation.settings import Settings, split_options
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from small import blobs
 
 import fedbridge as fb
-from fedbridge.files import StorageError
-from fedbridge.sign_of_life import FILE, BusyFolderError, at_work, is_at_work
+from fedbridge.base.files import StorageError
+from fedbridge.runs.lock import FILE, BusyFolderError, at_work, is_at_work
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedbridge.sign_of_life import at_work
+from fedbridge.runs.lock import at_work
 with at_work(Path("work")):
     print("held", flush=True)
     time.sleep(60)
@@ -56,7 +56,7 @@ def test_another_process_is_seen_until_it_is_killed(tmp_path, other_process):
 
 
 def test_nobody_else_may_work_there(tmp_path, other_process, monkeypatch):
-    monkeypatch.setattr("fedbridge.sign_of_life.PATIENCE", 0.1)
+    monkeypatch.setattr("fedbridge.runs.lock.PATIENCE", 0.1)
     with pytest.raises(BusyFolderError, match="another process is at work"):
         fb.run(blobs(), "fedda", rounds=1, workers=1, out=tmp_path / "work")
 

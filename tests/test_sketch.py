@@ -5,8 +5,8 @@ import torch
 from helpers import assert_close
 
 from fedbridge import Blocks, Sketch
-from fedbridge.errors import OptionError, ShapeError
-from fedbridge.sketch import CHUNK
+from fedbridge.base.errors import OptionError, ShapeError
+from fedbridge.core.sketch import CHUNK
 
 SEEDS = 400
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import blobs
 
-from fedbridge.blocks import parameter_vector
+from fedbridge.core.blocks import parameter_vector
 from fedbridge.models import build_model, head_stretches
-from fedbridge.stretches import complement, entries, overwrite, put
+from fedbridge.training.slices import complement, entries, overwrite, put
 
 
 @st.composite

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import fedbridge as fb
 from fedbridge import Mix, theory
-from fedbridge.errors import FedbridgeError, OptionError, ShapeError
-from fedbridge.rules import fedda_auto, fedda_joint
-from fedbridge.theory import FilterMoments, Problem, delta_error
+from fedbridge.base.errors import FedbridgeError, OptionError, ShapeError
+from fedbridge.core.rules import fedda_auto, fedda_joint
+from fedbridge.core.theory import FilterMoments, Problem, delta_error
 
 DRAWS = 200_000
 

@@ -8,11 +8,11 @@ from small import Normed, blobs, federation, line
 from torch import nn
 from torch.nn import functional
 
-from fedbridge.blocks import parameter_vector
-from fedbridge.errors import OptionError
-from fedbridge.jobs import Job, LocalPlan
+from fedbridge.base.errors import OptionError
+from fedbridge.core.blocks import parameter_vector
 from fedbridge.models import build_model
-from fedbridge.training import Workbench
+from fedbridge.training.job import Job, LocalPlan
+from fedbridge.training.trainer import Workbench
 
 
 def bench_for(task, model="mlp:8", **options):

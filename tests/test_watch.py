@@ -14,13 +14,13 @@ from rich.console import Console
 from small import blobs, line
 
 import fedbridge as fb
-from fedbridge.cli import main
-from fedbridge.commands.watch import keep_looking
-from fedbridge.compare import Setting, compare
-from fedbridge.files import to_json
-from fedbridge.sign_of_life import FILE, at_work
-from fedbridge.watch import CellState, WatchError, look, seconds_left
-from fedbridge.watch_view import view
+from fedbridge.base.files import to_json
+from fedbridge.cli.main import main
+from fedbridge.cli.watch import keep_looking
+from fedbridge.cli.watch_view import view
+from fedbridge.runs.lock import FILE, at_work
+from fedbridge.workflows.compare import Setting, compare
+from fedbridge.workflows.watch import CellState, WatchError, look, seconds_left
 
 QUICK = {"steps": 2, "workers": 1}
 NOISE = Setting("noise", "digits-noise", options={"n_target": 12})
@@ -222,7 +222,7 @@ class TestCommand:
             return replace(look(folder), state=next(states))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedbridge.watch.look", changing)
+            patch.setattr("fedbridge.workflows.watch.look", changing)
             keep_looking(out, console, every=0)
         text = console.file.getvalue()
         assert "running" in text

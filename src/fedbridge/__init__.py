@@ -3,28 +3,27 @@
 Public names are imported when they are first used: `import fedbridge` alone loads no torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fedbridge._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedbridge import methods, rules, theory
+    from fedbridge import methods
     from fedbridge.advice.advise import advise
     from fedbridge.advice.verdict import Advice
-    from fedbridge.aggregate import aggregate
-    from fedbridge.blocks import Blocks
-    from fedbridge.data import FederatedTask
+    from fedbridge.base.errors import FedbridgeError
+    from fedbridge.core import rules, theory
+    from fedbridge.core.aggregate import aggregate
+    from fedbridge.core.blocks import Blocks
+    from fedbridge.core.estimators import Estimate, NoiseStream, auto_beta, estimate, measure_noise
+    from fedbridge.core.geometry import Geometry, Noise, measure
+    from fedbridge.core.rules import Mix
+    from fedbridge.core.sketch import Sketch
     from fedbridge.data.load import load_task
-    from fedbridge.errors import FedbridgeError
-    from fedbridge.estimators import Estimate, NoiseStream, auto_beta, estimate, measure_noise
-    from fedbridge.geometry import Geometry, Noise, measure
-    from fedbridge.loop import RunResult
-    from fedbridge.rules import Mix
-    from fedbridge.run import run
-    from fedbridge.sketch import Sketch
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.federation.loop import RunResult
+    from fedbridge.workflows.run import run
 
 __all__ = [
     "Advice",
@@ -51,43 +50,33 @@ __all__ = [
     "theory",
 ]
 
-_HOMES = {
-    "advice": ("Advice", "advise"),
-    "aggregate": ("aggregate",),
-    "blocks": ("Blocks",),
-    "data": ("FederatedTask",),
+_WHERE = {
+    "advice.advise": ("advise",),
+    "advice.verdict": ("Advice",),
+    "base.errors": ("FedbridgeError",),
+    "core.aggregate": ("aggregate",),
+    "core.blocks": ("Blocks",),
+    "core.estimators": ("Estimate", "NoiseStream", "auto_beta", "estimate", "measure_noise"),
+    "core.geometry": ("Geometry", "Noise", "measure"),
+    "core.rules": ("Mix",),
+    "core.sketch": ("Sketch",),
     "data.load": ("load_task",),
-    "errors": ("FedbridgeError",),
-    "estimators": ("Estimate", "NoiseStream", "auto_beta", "estimate", "measure_noise"),
-    "geometry": ("Geometry", "Noise", "measure"),
-    "rules": ("Mix",),
-    "loop": ("RunResult",),
-    "run": ("run",),
-    "sketch": ("Sketch",),
+    "data.task": ("FederatedTask",),
+    "federation.loop": ("RunResult",),
+    "workflows.run": ("run",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-class _Root(ModuleType):
-    """Keeps a public function where a module has its name: importing `fedbridge.run` sets both."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME_OF and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Root
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """A public name, imported when somebody asks for it."""
-        if name in _HOME_OF:
-            value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-        elif name in __all__:
-            value = import_module(f"{__name__}.{name}")
-        else:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _MODULE_OF:
+            value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        else:
+            value = import_module(f"{__name__}.{name}")
         globals()[name] = value
         return value
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedbridge.cli import main
+from fedbridge.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,8 +6,8 @@ from helpers import assert_close, random_round
 
 import fedbridge as fb
 from fedbridge.advice.batches import BatchGram, Stratum, measures
-from fedbridge.blocks import Blocks
-from fedbridge.errors import NoiseUndefinedError, ShapeError
+from fedbridge.base.errors import NoiseUndefinedError, ShapeError
+from fedbridge.core.blocks import Blocks
 
 M = 6
 WHOLE = Blocks.whole(M)

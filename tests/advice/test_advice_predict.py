@@ -16,8 +16,8 @@ from fedbridge.advice.predict import (
     sample_counts,
 )
 from fedbridge.advice.verdict import Point, enough_samples
-from fedbridge.blocks import Blocks
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.core.blocks import Blocks
 
 M = 4
 MIXED = [name for name in RULES if name not in ("median", "trimmed-mean")]

@@ -17,10 +17,10 @@ from fedbridge.advice.measure import (
     row_losses,
     strata_of,
 )
-from fedbridge.cli import main
-from fedbridge.errors import DataError, OptionError, UnknownOptionError
-from fedbridge.estimators import NoiseStream
-from fedbridge.sketch import Sketch
+from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
+from fedbridge.cli.main import main
+from fedbridge.core.estimators import NoiseStream
+from fedbridge.core.sketch import Sketch
 
 QUICK = {"after": 1, "workers": 1, "lr": 0.1, "batch_size": 8}
 

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedbridge.base.errors import (
+    DataError,
+    DisagreementError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
 from fedbridge.data.load import load_task
 from fedbridge.data.task import FederatedTask, PixelsToUnit
-from fedbridge.errors import DataError, DisagreementError, NonFiniteError, OptionError, ShapeError
 
 from_arrays = FederatedTask.from_arrays
 

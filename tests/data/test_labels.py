@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.data.labels import as_labels, code_labels, show
-from fedbridge.errors import DataError, DisagreementError, ShapeError
 
 
 def code(class_names=None, **labels):

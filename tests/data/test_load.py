@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedbridge.base.errors import DataError, OptionError, UnknownNameError, UnknownOptionError
+from fedbridge.base.files import to_json
 from fedbridge.data.load import load_task, possible_targets, registry, summary_of
 from fedbridge.data.task import FederatedTask
-from fedbridge.errors import DataError, OptionError, UnknownNameError, UnknownOptionError
-from fedbridge.files import to_json
+from fedbridge.federation.settings import Settings
 from fedbridge.models import build_model
-from fedbridge.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

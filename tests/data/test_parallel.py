@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbridge.data import parallel
-from fedbridge.data.parallel import by_chunks
+from fedbridge.data.images.parallel import by_chunks
 
 FILES = [Path(str(k)) for k in range(23)]
 

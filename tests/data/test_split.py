@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbridge.base.errors import DataError, OptionError
 from fedbridge.data.split import (
     OWN_SPLIT,
     SplitOptions,
@@ -16,7 +17,6 @@ from fedbridge.data.split import (
     stratified_order,
     stratified_split,
 )
-from fedbridge.errors import DataError, OptionError
 
 labels = st.lists(st.integers(0, 4), min_size=2, max_size=60).map(np.array)
 

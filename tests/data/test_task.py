@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 
+from fedbridge.base.errors import DataError, NonFiniteError, ShapeError, UnknownTargetError
 from fedbridge.data.task import (
     AddNoise,
     FederatedTask,
@@ -13,7 +14,6 @@ from fedbridge.data.task import (
     Site,
     check_target_name,
 )
-from fedbridge.errors import DataError, NonFiniteError, ShapeError, UnknownTargetError
 
 DOMAINS = ("+90%", "+80%", "-90%", "Real World", "va")
 

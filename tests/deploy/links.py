@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fedbridge.engines.flower.pki import Certificates
+    from fedbridge.flower.pki import Certificates
 
 
 @contextmanager

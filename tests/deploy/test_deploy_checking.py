@@ -13,9 +13,9 @@ from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
-from fedbridge.engines.flower import pki
-from fedbridge.engines.flower.cluster.control import Node
-from fedbridge.engines.flower.pki import (
+from fedbridge.flower import pki
+from fedbridge.flower.cluster.control import Node
+from fedbridge.flower.pki import (
     make_certificates,
     make_node_key,
     read_public_key,

@@ -5,11 +5,11 @@ import json
 import pytest
 from deploying import give_data
 
-from fedbridge.cli import main
-from fedbridge.commands import deploy
+from fedbridge.cli import deploy
+from fedbridge.cli.main import main
 from fedbridge.deploy import checking
 from fedbridge.deploy.folders import Deployment
-from fedbridge.engines.flower.pki import check_node_key
+from fedbridge.flower.pki import check_node_key
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 import pytest
 from deploying import plan
 
+from fedbridge.base.errors import OptionError
 from fedbridge.data.tables.summary import Reading
 from fedbridge.deploy.folders import DeploymentError, DeploymentPlan
-from fedbridge.errors import OptionError
 
 
 def test_a_plan_survives_its_file():

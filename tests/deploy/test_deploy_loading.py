@@ -4,11 +4,11 @@ import pytest
 from deploying import give_data, patients
 from flwr.app import Context, RecordDict
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.load import load_task
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.loading import csv_sites
-from fedbridge.errors import DataError
 
 
 @pytest.fixture

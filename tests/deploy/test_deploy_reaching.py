@@ -4,7 +4,7 @@ import pytest
 from links import answering
 
 from fedbridge.deploy.checking import LinkError, reach_link, split_address
-from fedbridge.engines.flower.pki import make_certificates
+from fedbridge.flower.pki import make_certificates
 
 
 @pytest.fixture

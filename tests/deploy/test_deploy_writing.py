@@ -11,14 +11,14 @@ import pytest
 from deploying import deployment, plan
 from flwr.cli.build import build_fab_from_disk
 
-from fedbridge.cli import build_parser
+from fedbridge.base.files import StorageError
+from fedbridge.cli.main import build_parser
 from fedbridge.data.tables.summary import Reading
 from fedbridge.deploy import writing
 from fedbridge.deploy.folders import Deployment, DeploymentError
 from fedbridge.deploy.writing import write_deployment
-from fedbridge.engines.flower.pki import check_certificates, check_node_key, read_public_key
-from fedbridge.engines.flower.server import strategy_of
-from fedbridge.files import StorageError
+from fedbridge.flower.pki import check_certificates, check_node_key, read_public_key
+from fedbridge.flower.server import strategy_of
 
 
 def content_of(folder):

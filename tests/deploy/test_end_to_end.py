@@ -10,10 +10,10 @@ import pytest
 from deploying import give_data, patients
 
 import fedbridge as fb
-from fedbridge.cli import main
+from fedbridge.cli.main import main
 from fedbridge.deploy.checking import LinkError, reach_link
 from fedbridge.deploy.folders import Deployment
-from fedbridge.engines.flower.cluster.programs import SupervisedProcesses, free_ports
+from fedbridge.flower.cluster.programs import SupervisedProcesses, free_ports
 
 pytestmark = [
     pytest.mark.deploy,

@@ -14,10 +14,10 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.config import validate_config
 
-from fedbridge.cli import build_parser
+from fedbridge.cli.main import build_parser
 from fedbridge.data.load import load_task
 from fedbridge.data.tables.schema import Schema
-from fedbridge.engines.flower.strategy import FedBridgeStrategy
+from fedbridge.flower.strategy import FedBridgeStrategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-hospitals"
 SETTINGS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())

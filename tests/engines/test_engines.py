@@ -13,9 +13,9 @@ import torch
 from small import blobs, federation
 from torch import nn
 
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.engines import LocalEngine, WorkerEngine, make_engine
-from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.jobs import Job, LocalPlan
+from fedbridge.training.job import Job, LocalPlan
 
 
 def jobs_of(fed):

@@ -6,7 +6,8 @@ from small import blobs, federation, line, method
 from torch import nn
 
 import fedbridge as fb
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.fada import (
     Adversary,
     Alignment,
@@ -17,8 +18,7 @@ from fedbridge.methods.fada import (
     tighten,
 )
 from fedbridge.models import SplitModel, build_model
-from fedbridge.needs import Need, UnmetNeedError
-from fedbridge.objectives import Batch, Desk
+from fedbridge.training.objective import Batch, Desk
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

@@ -6,9 +6,9 @@ from small import blobs, federation, method, same_model
 
 import fedbridge as fb
 from fedbridge.data.task import Site
-from fedbridge.methods.base import Record
+from fedbridge.federation.method import Record
+from fedbridge.federation.rows import rows_besides
 from fedbridge.methods.finetune import Choice, interpolated
-from fedbridge.target_rows import rows_besides
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

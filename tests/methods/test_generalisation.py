@@ -10,16 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 import fedbridge as fb
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.evaluation.metrics import squared_error
+from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.coral import Aligned, moments_apart
 from fedbridge.methods.generalisation import MeanLoss, pooled_plan
 from fedbridge.methods.group_dro import WorstGroup
 from fedbridge.methods.irm import Invariant, squared_slope
 from fedbridge.methods.mixup import Mixed, draw_shares, partners
-from fedbridge.metrics import squared_error
 from fedbridge.models import SplitModel
-from fedbridge.needs import Need, UnmetNeedError
-from fedbridge.objectives import Batch, Desk
+from fedbridge.training.objective import Batch, Desk
 
 NAMES = ("erm", "irm", "group-dro", "mixup", "coral")
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}

@@ -5,12 +5,12 @@ import torch
 from small import Normed, blobs, federation, line, method
 
 import fedbridge as fb
-from fedbridge.blocks import pooled_buffers
-from fedbridge.errors import OptionError
-from fedbridge.federation import TargetFailedError
-from fedbridge.jobs import TARGET
+from fedbridge.base.errors import OptionError
+from fedbridge.core.blocks import pooled_buffers
+from fedbridge.federation.federation import TargetFailedError
+from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.kd3a import Distillation, consensus_focus, knowledge_vote
-from fedbridge.needs import Need, UnmetNeedError
+from fedbridge.training.job import TARGET
 
 QUICK = {"workers": 1, "model": "mlp:8", "lr": 0.3, "batch_size": 8}
 

@@ -8,11 +8,11 @@ from small import Normed, blobs, federation, line, method, same_but_for_seconds,
 
 import fedbridge as fb
 from fedbridge import methods
-from fedbridge.errors import OptionError, UnknownNameError
-from fedbridge.methods.ruled import RuleMethod, select
-from fedbridge.metrics import measure_predictions
-from fedbridge.needs import UnmetNeedError
-from fedbridge.predict import load_model
+from fedbridge.base.errors import OptionError, UnknownNameError
+from fedbridge.evaluation.metrics import measure_predictions
+from fedbridge.federation.needs import UnmetNeedError
+from fedbridge.methods.rule import RuleMethod, select
+from fedbridge.workflows.predict import load_model
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

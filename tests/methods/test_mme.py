@@ -8,12 +8,12 @@ from small import blobs, federation, line, method
 from torch import nn
 
 import fedbridge as fb
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.mme import TEMPERATURE, CosineModel, MinimaxEntropy
 from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import build_model, head_stretches
-from fedbridge.needs import Need, UnmetNeedError
-from fedbridge.stretches import complement
+from fedbridge.training.slices import complement
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

@@ -6,11 +6,11 @@ from small import Normed, blobs, federation, method, same_model
 from torch.nn import functional
 
 import fedbridge as fb
-from fedbridge.errors import OptionError
-from fedbridge.methods.base import Record
+from fedbridge.base.errors import OptionError
+from fedbridge.federation.method import Record
 from fedbridge.methods.knn_per import blend, vote
 from fedbridge.models import head_stretches
-from fedbridge.stretches import complement
+from fedbridge.training.slices import complement
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

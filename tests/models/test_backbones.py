@@ -12,7 +12,7 @@ from checkpoints import place_resnet18
 from PIL import Image
 from torch import nn
 
-from fedbridge.errors import DataError, ModelError, ShapeError, UnknownNameError
+from fedbridge.base.errors import DataError, ModelError, ShapeError, UnknownNameError
 from fedbridge.models import backbones
 from fedbridge.models.backbones import Backbone, load_backbone
 from fedbridge.models.weights import read_weights

@@ -8,8 +8,8 @@ import torch
 from small import random_rows
 from torch import nn
 
+from fedbridge.base.errors import ModelError, OptionError, UnknownNameError
 from fedbridge.data.task import FederatedTask
-from fedbridge.errors import ModelError, OptionError, UnknownNameError
 from fedbridge.models import build_model, check_built_in, is_built_in, registry, split_model
 from fedbridge.models.build import BUILT_IN
 

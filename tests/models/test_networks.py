@@ -6,7 +6,7 @@ from small import random_rows
 from torch import nn
 from torch.nn import functional
 
-from fedbridge.errors import ModelError
+from fedbridge.base.errors import ModelError
 from fedbridge.models import build_model, split_model
 
 

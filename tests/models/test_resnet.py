@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional
 
 import fedbridge as fb
+from fedbridge.base.errors import DataError, ModelError
+from fedbridge.base.files import sha256
 from fedbridge.data.store.catalogue import RESNET18, RESNET50
-from fedbridge.errors import DataError, ModelError
-from fedbridge.files import sha256
 from fedbridge.models import build_model, split_model, without_weights
 from fedbridge.models.networks import Normalise
 from fedbridge.models.resnet import RESNETS, ResNet
-from fedbridge.predict import load_model
+from fedbridge.workflows.predict import load_model
 
 LAYERS_OF_A_BLOCK = {"resnet18": 2, "resnet50": 3}
 

@@ -8,8 +8,8 @@ from checkpoints import save_checkpoint
 from safetensors.torch import save_file
 from torch import nn
 
-from fedbridge.errors import ModelError
-from fedbridge.files import sha256
+from fedbridge.base.errors import ModelError
+from fedbridge.base.files import sha256
 from fedbridge.models.weights import fingerprint, kept_copy, load_strictly, read_weights
 
 

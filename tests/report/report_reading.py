@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import tomli_w
 import torch
 
-from fedbridge.run_record import Tested, write_tested
+from fedbridge.runs.record import Tested, write_tested
 
 VOID = {"meta", "link", "br", "input"}
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedbridge.ranking import rank_methods
+from fedbridge.evaluation.ranking import rank_methods
 from fedbridge.report.charts import REST, Series, line_chart, styles
 from fedbridge.report.charts.chart import DASHES, ON_PAPER, PALETTE, SHAPES, on_paper, rows, short
 from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from fedbridge.errors import ReportError
+from fedbridge.base.errors import ReportError
 from fedbridge.report import library
 
 SCRIPT = b"window.vegaEmbed = 1;"

@@ -24,9 +24,9 @@ from report_reading import (
 )
 
 import fedbridge as fb
-from fedbridge.errors import FedbridgeError
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.report import ReportError, write_report
-from fedbridge.settings import OBJECT_MODEL
 
 EVIL = "<script>alert(1)</script>"
 

@@ -12,10 +12,8 @@ from rich.console import Console
 from small import blobs, line
 
 import fedbridge as fb
-from fedbridge.cli import main
-from fedbridge.compare import Setting, compare
-from fedbridge.comparison import CellResult, Comparison
-from fedbridge.ranking import rank_methods
+from fedbridge.cli.main import main
+from fedbridge.evaluation.ranking import rank_methods
 from fedbridge.report import ReportError, write_tables
 from fedbridge.report.comparison_tables import comparison_table, comparison_tables, ranking_table
 from fedbridge.report.tables import (
@@ -28,6 +26,8 @@ from fedbridge.report.tables import (
     to_markdown,
     to_terminal,
 )
+from fedbridge.runs.comparison import CellResult, Comparison
+from fedbridge.workflows.compare import Setting, compare
 
 QUICK = {"rounds": 2, "workers": 1, "model": "linear", "lr": 0.1, "batch_size": 8}
 SUFFIXES = ("csv", "md", "tex")

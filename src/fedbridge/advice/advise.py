@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedbridge import rules
 from fedbridge.advice.batches import (
     RESAMPLES,
     TINY,
@@ -38,21 +37,22 @@ from fedbridge.advice.verdict import (
     ranked,
     role_of,
 )
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.options import check_whole
+from fedbridge.core import rules
 from fedbridge.data.load import load_task
-from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.federation import Federation
-from fedbridge.jobs import INITIALISING, seed_of
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import split_options
 from fedbridge.models import build_model
-from fedbridge.options import check_whole
-from fedbridge.rundir import RunFolder
-from fedbridge.settings import split_options
-from fedbridge.training import seeded
+from fedbridge.runs.folder import RunFolder
+from fedbridge.training.job import INITIALISING, seed_of
+from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
     from fedbridge.advice.measure import Measured
     from fedbridge.advice.verdict import Interval
     from fedbridge.data.task import FederatedTask
-    from fedbridge.settings import Settings
+    from fedbridge.federation.settings import Settings
 
 AFTER = 10
 """Rounds of the sources before the measuring round."""

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from fedbridge.advice.verdict import Interval
-from fedbridge.errors import NoiseUndefinedError, ShapeError
-from fedbridge.geometry import divide
+from fedbridge.base.errors import NoiseUndefinedError, ShapeError
+from fedbridge.core.geometry import divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fedbridge.blocks import Blocks
+    from fedbridge.core.blocks import Blocks
 
 TINY = torch.finfo(torch.float64).tiny
 RANK = 1e-10

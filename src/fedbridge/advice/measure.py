@@ -23,11 +23,11 @@ from torch.nn import functional
 from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, quantiles
 from fedbridge.advice.predict import Conditions
 from fedbridge.advice.verdict import Losses
-from fedbridge.aggregate import apply_by_entries
-from fedbridge.errors import DataError
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import train_each
-from fedbridge.methods.held_out import (
+from fedbridge.base.errors import DataError
+from fedbridge.core.aggregate import apply_by_entries
+from fedbridge.core.rules import CoordinateRule, get, names
+from fedbridge.federation.method import train_each
+from fedbridge.methods.cross_validation import (
     FOLDS,
     TEMPERATURES,
     deal_folds,
@@ -35,17 +35,17 @@ from fedbridge.methods.held_out import (
     labelled_rows,
     without,
 )
-from fedbridge.rules import CoordinateRule, get, names
-from fedbridge.training import one_thread
+from fedbridge.training.job import TARGET
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Job, Outcome
-    from fedbridge.state import State
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.state import State
 
 MOST_PARTS = 64
 """Batches that a site's gradient is measured in, at most: enough for every estimate."""

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from fedbridge.advice.batches import quantiles
 from fedbridge.advice.verdict import ALONE, Point
-from fedbridge.errors import FedbridgeError
-from fedbridge.geometry import Geometry, Noise, read_weights
-from fedbridge.rules import Mix, Rule, get
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.core.geometry import Geometry, Noise, read_weights
+from fedbridge.core.rules import Mix, Rule, get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fedbridge.advice.batches import BatchGram, Truth
     from fedbridge.advice.verdict import Interval
-    from fedbridge.blocks import Blocks
+    from fedbridge.core.blocks import Blocks
 
 MOST_BATCHES = 32
 """More batches than that estimate the noise no better for the purpose."""

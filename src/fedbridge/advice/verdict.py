@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedbridge.rules import names
+from fedbridge.core.rules import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ import torch
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
+from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.data.labels import as_labels, code_labels, show
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
@@ -21,7 +22,6 @@ from fedbridge.data.task import (
     check_lengths,
     check_target_name,
 )
-from fedbridge.errors import DataError, DisagreementError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

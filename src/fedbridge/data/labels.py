@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbridge.errors import DataError, DisagreementError, ShapeError
+from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -25,6 +25,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import numpy as np
 
+from fedbridge.base.errors import (
+    DataError,
+    OptionError,
+    TargetNeededError,
+    UnknownNameError,
+    nearest,
+)
+from fedbridge.base.options import check_known
+from fedbridge.base.registry import Registry
 from fedbridge.data.arrays import npz_task
 from fedbridge.data.builtin.cifar import cifar10_noise
 from fedbridge.data.builtin.colored_mnist import VERSIONS, colored_mnist
@@ -36,15 +45,6 @@ from fedbridge.data.builtin.suites import SUITES, suite_task
 from fedbridge.data.images.folder import images_task
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.tables.tabular import table_task
-from fedbridge.errors import (
-    DataError,
-    OptionError,
-    TargetNeededError,
-    UnknownNameError,
-    nearest,
-)
-from fedbridge.options import check_known
-from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

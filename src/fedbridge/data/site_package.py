@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError
 from safetensors.torch import save
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import PRIVATE, to_json, write_atomically
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, prepare_from_record, prepare_to_record
-from fedbridge.errors import DataError
-from fedbridge.files import PRIVATE, to_json, write_atomically
 from fedbridge.models.weights import stored_tensors
 
 if TYPE_CHECKING:

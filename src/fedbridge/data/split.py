@@ -12,8 +12,8 @@ from zlib import crc32
 
 import numpy as np
 
-from fedbridge.errors import DataError, OptionError
-from fedbridge.options import check_number, check_whole
+from fedbridge.base.errors import DataError, OptionError
+from fedbridge.base.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedbridge.errors import (
+from fedbridge.base.errors import (
     DataError,
     NonFiniteError,
     ShapeError,

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fedbridge.base.errors import DataError, FedbridgeError
+from fedbridge.base.files import write_atomically
 from fedbridge.data.tables.schema import agree
 from fedbridge.deploy.description import describe_site, differences, own_versions, read_description
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
-from fedbridge.engines.flower.cluster.control import Control
-from fedbridge.engines.flower.pki import (
+from fedbridge.flower.cluster.control import Control
+from fedbridge.flower.pki import (
     check_authority,
     check_certificates,
     check_node_key,
@@ -23,9 +25,7 @@ from fedbridge.engines.flower.pki import (
     read_certificate,
     read_public_key,
 )
-from fedbridge.engines.flower.privacy import epsilon
-from fedbridge.errors import DataError, FedbridgeError
-from fedbridge.files import write_atomically
+from fedbridge.flower.privacy import epsilon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

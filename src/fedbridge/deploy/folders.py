@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.options import check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.summary import Reading, column_names
-from fedbridge.engines.flower.pki import Certificates, node_key
-from fedbridge.engines.flower.privacy import privacy_in
-from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.options import check_number, check_whole
+from fedbridge.flower.pki import Certificates, node_key
+from fedbridge.flower.privacy import privacy_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
-    from fedbridge.engines.flower.privacy import LocalPrivacy
+    from fedbridge.flower.privacy import LocalPrivacy
 
 FORMAT = 1
 PORT = 8000

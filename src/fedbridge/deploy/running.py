@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.deploy.folders import LINK_NAME, Deployment, DeploymentError
-from fedbridge.engines.flower.cluster.control import Control
-from fedbridge.engines.flower.cluster.programs import (
+from fedbridge.flower.cluster.control import Control
+from fedbridge.flower.cluster.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
     Identity,
@@ -22,14 +22,14 @@ from fedbridge.engines.flower.cluster.programs import (
     termination_as_exit,
     uninterrupted,
 )
-from fedbridge.engines.flower.pki import read_public_key
+from fedbridge.flower.pki import read_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder, SiteSettings
-    from fedbridge.engines.flower.cluster.control import RunState
+    from fedbridge.flower.cluster.control import RunState
 
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3

@@ -7,20 +7,20 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from fedbridge.base.files import storage_error, write_atomically
 from fedbridge.deploy.folders import NODE_PORT, Deployment, DeploymentError, site_settings_text
 from fedbridge.deploy.runbook import runbook
 from fedbridge.deploy.running import flower_config
-from fedbridge.engines.flower import server
-from fedbridge.engines.flower.options import NetworkOptions
-from fedbridge.engines.flower.pki import VALID_DAYS, make_certificates, make_node_key
-from fedbridge.files import storage_error, write_atomically
+from fedbridge.flower import server
+from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.pki import VALID_DAYS, make_certificates, make_node_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from fedbridge.deploy.folders import DeploymentPlan
-    from fedbridge.engines.flower.options import ConfigValue
+    from fedbridge.flower.options import ConfigValue
 
 OWNER_ONLY = 0o700
 KEPT_OUT_OF_GIT = (
@@ -32,7 +32,7 @@ CLIENT_APP = '''\
 from pathlib import Path
 
 from fedbridge.deploy.loading import csv_sites
-from fedbridge.engines.flower import client_app
+from fedbridge.flower import client_app
 
 app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.home import Decision, News, TargetSide
-    from fedbridge.jobs import Job, Outcome
-    from fedbridge.metrics import Evaluation
-    from fedbridge.state import State
+    from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.state import State
+    from fedbridge.training.target_side import Decision, News, TargetSide
 
 T = TypeVar("T")
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedbridge.base.errors import FedbridgeError
 from fedbridge.engines.base import Answer, Finished
-from fedbridge.errors import FedbridgeError
-from fedbridge.jobs import TARGET, ClientResult
-from fedbridge.training import one_thread
+from fedbridge.training.job import TARGET, ClientResult
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from fedbridge.home import Decision, News, TargetSide
-    from fedbridge.jobs import Job, Outcome
-    from fedbridge.metrics import Evaluation
-    from fedbridge.state import State
-    from fedbridge.training import Workbench
+    from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.state import State
+    from fedbridge.training.target_side import Decision, News, TargetSide
+    from fedbridge.training.trainer import Workbench
 
 
 class LocalEngine:

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import torch.multiprocessing  # noqa: F401 (registers how shared tensors reach a spawned worker)
 
+from fedbridge.base.options import check_whole
+from fedbridge.base.processes import START_METHOD, Crew, core_count
 from fedbridge.engines.local import LocalEngine
-from fedbridge.jobs import Outcome
-from fedbridge.options import check_whole
-from fedbridge.processes import START_METHOD, Crew, core_count
+from fedbridge.training.job import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from fedbridge.base.processes import Tell
     from fedbridge.engines.base import Engine
-    from fedbridge.jobs import Job
-    from fedbridge.processes import Tell
-    from fedbridge.training import Workbench
+    from fedbridge.training.job import Job
+    from fedbridge.training.trainer import Workbench
 
 
 def make_engine(bench: Workbench, *, workers: int | None) -> Engine:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge import rules
-from fedbridge.errors import OptionError, UnknownNameError, nearest
+from fedbridge.base.errors import OptionError, UnknownNameError, nearest
+from fedbridge.base.registry import Registry
+from fedbridge.core import rules
+from fedbridge.federation.method import Method, Record
+from fedbridge.federation.needs import Need
 from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
-from fedbridge.methods.base import Method, Record
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
 from fedbridge.methods.coral import CORAL
 from fedbridge.methods.ditto import Ditto
@@ -23,14 +25,12 @@ from fedbridge.methods.kd3a import KD3A
 from fedbridge.methods.knn_per import KnnPer
 from fedbridge.methods.mixup import Mixup
 from fedbridge.methods.mme import MME
-from fedbridge.methods.ruled import RuleMethod
-from fedbridge.needs import Need
-from fedbridge.registry import Registry
+from fedbridge.methods.rule import RuleMethod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.federation import Federation
+    from fedbridge.federation.federation import Federation
 
 __all__ = [
     "Method",

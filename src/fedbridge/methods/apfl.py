@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from fedbridge.blocks import load_buffers, load_parameter_vector
-from fedbridge.jobs import SUPERVISED, TARGET
-from fedbridge.methods.base import INNER, Method, Record
-from fedbridge.objectives import Desk, Objective
-from fedbridge.options import check_flag, check_number
-from fedbridge.state import State
+from fedbridge.base.options import check_flag, check_number
+from fedbridge.core.blocks import load_buffers, load_parameter_vector
+from fedbridge.federation.method import INNER, Method, Record
+from fedbridge.training.job import SUPERVISED, TARGET
+from fedbridge.training.objective import Desk, Objective
+from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation
+    from fedbridge.federation.federation import Federation
 
 MIXING = 0.5
 PERSONAL = "personal."

@@ -31,16 +31,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge.blocks import mean_buffers
-from fedbridge.cone import nearest_in_hull
-from fedbridge.evidence import Vectors, measure_evidence
-from fedbridge.home import Decision, News, TargetSide
-from fedbridge.jobs import TARGET, ClientResult, Outcome
-from fedbridge.methods.base import Method, Record
-from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
-from fedbridge.methods.ruled import describe
-from fedbridge.rules import Mix
-from fedbridge.state import State
+from fedbridge.core.blocks import mean_buffers
+from fedbridge.core.projections import nearest_in_hull
+from fedbridge.core.rules import Mix
+from fedbridge.federation.evidence import Vectors, measure_evidence
+from fedbridge.federation.method import Method, Record
+from fedbridge.methods.cross_validation import (
+    FOLDS,
+    deal_folds,
+    held_out_loss,
+    labelled_rows,
+    without,
+)
+from fedbridge.methods.rule import describe
+from fedbridge.training.job import TARGET, ClientResult, Outcome
+from fedbridge.training.state import State
+from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,8 +54,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.engines import Finished
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Job
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import Job
 
 OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of the target's own training is added to the led model; the loss chooses."""

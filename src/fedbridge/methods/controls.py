@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge import rules
-from fedbridge.checks import check_beta
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record
-from fedbridge.methods.ruled import RuleMethod
-from fedbridge.needs import Need
+from fedbridge.core import rules
+from fedbridge.core.checks import check_beta
+from fedbridge.federation.method import Method, Record
+from fedbridge.federation.needs import Need
+from fedbridge.methods.rule import RuleMethod
+from fedbridge.training.job import TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from fedbridge.evidence import Gathered
-    from fedbridge.federation import Federation
+    from fedbridge.federation.evidence import Gathered
+    from fedbridge.federation.federation import Federation
 
 FIXED_BETA = ("fedda", "fedgp")
 

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedbridge.base.options import check_number
+from fedbridge.federation.needs import Need
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
 from fedbridge.models import split_model
-from fedbridge.needs import Need
-from fedbridge.objectives import Objective
-from fedbridge.options import check_number
+from fedbridge.training.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.federation import Federation
-    from fedbridge.objectives import Desk
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.objective import Desk
 
 PENALTY = 1.0
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record
-from fedbridge.objectives import Proximal
-from fedbridge.options import check_number
+from fedbridge.base.options import check_number
+from fedbridge.federation.method import Method, Record
+from fedbridge.training.job import TARGET
+from fedbridge.training.objective import Proximal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.federation import Federation
+    from fedbridge.federation.federation import Federation
 
 PENALTY = 1.0
 

@@ -50,24 +50,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbridge.blocks import load_parameter_vector, parameter_vector
-from fedbridge.methods.ruled import listed
+from fedbridge.base.options import check_number
+from fedbridge.core.blocks import load_parameter_vector, parameter_vector
+from fedbridge.federation.needs import Need
+from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod, entropy, reverse_gradient
 from fedbridge.models import SplitModel, split_model, try_out
-from fedbridge.needs import Need
-from fedbridge.objectives import Objective
-from fedbridge.options import check_number
-from fedbridge.training import one_thread
+from fedbridge.training.objective import Objective
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.evidence import Gathered
-    from fedbridge.federation import Federation
-    from fedbridge.methods.base import Record
-    from fedbridge.objectives import Desk
-    from fedbridge.state import State
+    from fedbridge.federation.evidence import Gathered
+    from fedbridge.federation.federation import Federation
+    from fedbridge.federation.method import Record
+    from fedbridge.training.objective import Desk
+    from fedbridge.training.state import State
 
 ALIGNMENT = 1.0
 DISENTANGLING = 0.1

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge import rules
-from fedbridge.methods.ruled import RuleMethod
-from fedbridge.objectives import Proximal
-from fedbridge.options import check_number
+from fedbridge.base.options import check_number
+from fedbridge.core import rules
+from fedbridge.methods.rule import RuleMethod
+from fedbridge.training.objective import Proximal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.federation import Federation
+    from fedbridge.federation.federation import Federation
 
 PENALTY = 0.01
 

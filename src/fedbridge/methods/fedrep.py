@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record, train_each
+from fedbridge.base.options import check_whole
+from fedbridge.federation.method import Method, Record, train_each
+from fedbridge.federation.needs import Need
 from fedbridge.models import head_stretches
-from fedbridge.needs import Need
-from fedbridge.options import check_whole
-from fedbridge.state import State
-from fedbridge.stretches import complement, entries, put
+from fedbridge.training.job import TARGET
+from fedbridge.training.slices import complement, entries, put
+from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Job, Outcome
-    from fedbridge.stretches import Stretches
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.slices import Stretches
 
 HEAD_PURPOSE = 200
 """Batches of the head's training come in another order than those of the body's."""

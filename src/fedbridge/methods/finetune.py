@@ -28,18 +28,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record, train_each
-from fedbridge.methods.held_out import FOLDS, deal_folds, held_out_loss, labelled_rows, without
-from fedbridge.options import check_whole
-from fedbridge.state import State
+from fedbridge.base.options import check_whole
+from fedbridge.federation.method import Method, Record, train_each
+from fedbridge.methods.cross_validation import (
+    FOLDS,
+    deal_folds,
+    held_out_loss,
+    labelled_rows,
+    without,
+)
+from fedbridge.training.job import TARGET
+from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from fedbridge.federation import Federation
+    from fedbridge.federation.federation import Federation
 
 OFFLINE_EPOCHS = 50
 

@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from fedbridge.evidence import Gathered
-from fedbridge.methods.base import Method, Record
-from fedbridge.needs import Need
-from fedbridge.objectives import Objective
+from fedbridge.federation.evidence import Gathered
+from fedbridge.federation.method import Method, Record
+from fedbridge.federation.needs import Need
+from fedbridge.training.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
 
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import LocalPlan, Outcome
-    from fedbridge.objectives import Batch, Desk
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import LocalPlan, Outcome
+    from fedbridge.training.objective import Batch, Desk
 
 
 class Generalisation(Method):

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedbridge.base.options import check_number
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
-from fedbridge.objectives import Objective
-from fedbridge.options import check_number
+from fedbridge.training.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Outcome
-    from fedbridge.objectives import Desk
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import Outcome
+    from fedbridge.training.objective import Desk
 
 STEP_SIZE = 0.01
 LOG_SHARES = "log_shares"

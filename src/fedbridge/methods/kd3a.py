@@ -37,25 +37,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn import functional
 
-from fedbridge.jobs import TARGET
-from fedbridge.methods.ruled import listed
+from fedbridge.base.options import check_flag, check_number, check_whole
+from fedbridge.federation.needs import Need
+from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
-from fedbridge.needs import Need
-from fedbridge.objectives import Objective
-from fedbridge.options import check_flag, check_number, check_whole
-from fedbridge.training import one_thread
+from fedbridge.training.job import TARGET
+from fedbridge.training.objective import Objective
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor, nn
 
-    from fedbridge.evidence import Gathered
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Job
-    from fedbridge.methods.base import Record
-    from fedbridge.objectives import Batch, Desk
-    from fedbridge.state import State
+    from fedbridge.federation.evidence import Gathered
+    from fedbridge.federation.federation import Federation
+    from fedbridge.federation.method import Record
+    from fedbridge.training.job import Job
+    from fedbridge.training.objective import Batch, Desk
+    from fedbridge.training.state import State
 
 GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50
 

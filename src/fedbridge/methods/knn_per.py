@@ -24,20 +24,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbridge import rules
-from fedbridge.methods.ruled import RuleMethod
+from fedbridge.base.options import check_number, check_whole
+from fedbridge.core import rules
+from fedbridge.federation.needs import Need
+from fedbridge.methods.rule import RuleMethod
 from fedbridge.models import split_model, try_out
-from fedbridge.needs import Need
-from fedbridge.options import check_number, check_whole
-from fedbridge.state import State
-from fedbridge.training import one_thread
+from fedbridge.training.state import State
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation
-    from fedbridge.methods.base import Record
+    from fedbridge.federation.federation import Federation
+    from fedbridge.federation.method import Record
 
 NEIGHBOURS = 10
 GRID = tuple(step / 10 for step in range(11))

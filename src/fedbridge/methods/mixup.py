@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedbridge.base.options import check_number
 from fedbridge.methods.generalisation import Generalisation, batches_of, losses_of, together
-from fedbridge.objectives import Objective
-from fedbridge.options import check_number
+from fedbridge.training.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.federation import Federation
-    from fedbridge.objectives import Batch, Desk
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.objective import Batch, Desk
 
 ALPHA = 0.2
 

@@ -33,23 +33,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbridge.jobs import TARGET
-from fedbridge.methods.base import Method, Record
+from fedbridge.base.options import check_number
+from fedbridge.federation.method import Method, Record
+from fedbridge.federation.needs import Need
 from fedbridge.methods.generalisation import pooled_plan, together
 from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import split_model
-from fedbridge.needs import Need
-from fedbridge.objectives import Objective
-from fedbridge.options import check_number
+from fedbridge.training.job import TARGET
+from fedbridge.training.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation import Federation
-    from fedbridge.jobs import Job
-    from fedbridge.objectives import Desk
-    from fedbridge.state import State
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.job import Job
+    from fedbridge.training.objective import Desk
+    from fedbridge.training.state import State
 
 DOUBT = 0.1
 TEMPERATURE = 0.05

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from fedbridge.blocks import pooled_buffers
-from fedbridge.jobs import SUPERVISED, TARGET
-from fedbridge.methods.base import Method, Record
-from fedbridge.needs import Need
-from fedbridge.state import State
+from fedbridge.core.blocks import pooled_buffers
+from fedbridge.federation.method import Method, Record
+from fedbridge.federation.needs import Need
+from fedbridge.training.job import SUPERVISED, TARGET
+from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.data.task import Site
-    from fedbridge.evidence import Gathered
-    from fedbridge.objectives import Objective
+    from fedbridge.federation.evidence import Gathered
+    from fedbridge.training.objective import Objective
 
 
 class UnsupervisedMethod(Method):

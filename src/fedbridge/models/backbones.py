@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from fedbridge.errors import ModelError, ShapeError
+from fedbridge.base.errors import ModelError, ShapeError
+from fedbridge.base.registry import Registry
 from fedbridge.models.networks import Normalise
 from fedbridge.models.resnet import RESNETS, imagenet_file
 from fedbridge.models.weights import fingerprint, load_strictly, read_weights
-from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

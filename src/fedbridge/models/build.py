@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torch import nn
 
-from fedbridge.errors import ModelError, OptionError, nearest
+from fedbridge.base.errors import ModelError, OptionError, nearest
+from fedbridge.base.registry import Registry
 from fedbridge.models import networks, resnet
 from fedbridge.models.shapes import check_fit
-from fedbridge.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

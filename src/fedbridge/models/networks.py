@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
-from fedbridge.blocks import trainable_parameters
-from fedbridge.errors import ModelError
+from fedbridge.base.errors import ModelError
+from fedbridge.core.blocks import trainable_parameters
 from fedbridge.models.shapes import hidden_units, image_shape, refuse_size
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
-from fedbridge.errors import DataError, ModelError
+from fedbridge.base.errors import DataError, ModelError
+from fedbridge.base.places import data_root, dataset_folder
 from fedbridge.models.networks import AsImages, Normalise
 from fedbridge.models.shapes import image_shape
 from fedbridge.models.weights import SUFFIXES, kept_copy, load_strictly, read_weights
-from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fedbridge.errors import ModelError
+from fedbridge.base.errors import ModelError
 
 SMALLEST_IMAGE = 4
 

@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedbridge.errors import ModelError
-from fedbridge.files import StorageError, sha256, write_atomically
+from fedbridge.base.errors import ModelError
+from fedbridge.base.files import StorageError, sha256, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

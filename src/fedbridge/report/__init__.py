@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
-from fedbridge.errors import ReportError
-from fedbridge.files import write_atomically
+from fedbridge.base.errors import ReportError
+from fedbridge.base.files import write_atomically
 from fedbridge.methods import is_bound
 from fedbridge.report.charts.chart import config, on_paper
 from fedbridge.report.comparison_page import comparison_page
@@ -20,8 +19,9 @@ from fedbridge.report.page import REPORT_FILE
 from fedbridge.report.run_page import run_page
 from fedbridge.report.run_tables import run_tables
 from fedbridge.report.tables import FORMATS
-from fedbridge.run_record import RunRecord, read_run
-from fedbridge.rundir import RunFolderError
+from fedbridge.runs.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
+from fedbridge.runs.folder import RunFolderError
+from fedbridge.runs.record import RunRecord, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,15 +25,15 @@ from fedbridge.report.page import (
 from fedbridge.report.reproduce import comparison_command
 from fedbridge.report.tables import Cell, Column, Table
 from fedbridge.report.text import Html, counted, markup, tag
-from fedbridge.run_record import mean
+from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.comparison import CellResult, Comparison, ComparisonRecord
-    from fedbridge.ranking import Ranking
+    from fedbridge.evaluation.ranking import Ranking
     from fedbridge.report.charts import Chart
     from fedbridge.report.text import Child
+    from fedbridge.runs.comparison import CellResult, Comparison, ComparisonRecord
 
 ALONE = "target-only"
 LEAST_VALUES = 3

@@ -10,8 +10,8 @@ from fedbridge.report.text import minus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.comparison import Comparison, MeanScore
-    from fedbridge.ranking import Ranking
+    from fedbridge.evaluation.ranking import Ranking
+    from fedbridge.runs.comparison import Comparison, MeanScore
 
 
 def comparison_tables(comparison: Comparison, notes: Sequence[str] | None = None) -> list[Table]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.loop import Extras
-from fedbridge.model_card import write_model_card
+from fedbridge.federation.loop import Extras
 from fedbridge.report import write_report
-from fedbridge.run_record import Tested, write_tested
+from fedbridge.report.model_card import write_model_card
+from fedbridge.runs.record import Tested, write_tested
 
 if TYPE_CHECKING:
-    from fedbridge.loop import FinishedRun
+    from fedbridge.federation.loop import FinishedRun
 
 
 class CardAndPage(Extras):

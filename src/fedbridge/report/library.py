@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path
 
-from fedbridge.errors import ReportError
-from fedbridge.files import StorageError, write_atomically
+from fedbridge.base.errors import ReportError
+from fedbridge.base.files import StorageError, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,13 @@ import shlex
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.settings import OBJECT_MODEL
+from fedbridge.federation.settings import OBJECT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fedbridge.comparison import ComparisonRecord
-    from fedbridge.run_record import RunRecord
+    from fedbridge.runs.comparison import ComparisonRecord
+    from fedbridge.runs.record import RunRecord
 
 PER_LINE = 3
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from fedbridge.diagnostics import at_threshold
+from fedbridge.core.theory import share_off_line
+from fedbridge.evaluation.diagnostics import at_threshold
 from fedbridge.report.charts import INK, Series, line_chart
 from fedbridge.report.charts.dots import DotRow, dot_chart
 from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
@@ -43,17 +44,16 @@ from fedbridge.report.text import (
     size,
     tag,
 )
-from fedbridge.run_record import mean
-from fedbridge.theory import share_off_line
+from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
-    from fedbridge.diagnostics import OperatingPoint
-    from fedbridge.intervals import WithInterval
+    from fedbridge.evaluation.diagnostics import OperatingPoint
+    from fedbridge.evaluation.intervals import WithInterval
     from fedbridge.report.charts import Chart
     from fedbridge.report.page import Part
     from fedbridge.report.tables import Line
     from fedbridge.report.text import Child
-    from fedbridge.run_record import RunRecord
+    from fedbridge.runs.record import RunRecord
 
 NAMED_CLASSES = 10
 """Classes without test rows that are named one by one."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.diagnostics import at_threshold
-from fedbridge.metrics import SCORED_ROUNDS
+from fedbridge.evaluation.diagnostics import at_threshold
+from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.report.charts import REST, styles
 from fedbridge.report.tables import Cell, Column, Table
 from fedbridge.report.text import counted, markup, tag
-from fedbridge.run_record import mean
+from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
-    from fedbridge.diagnostics import Diagnosis
-    from fedbridge.intervals import WithInterval
+    from fedbridge.evaluation.diagnostics import Diagnosis
+    from fedbridge.evaluation.intervals import WithInterval
     from fedbridge.report.tables import Line
-    from fedbridge.run_record import RunRecord
+    from fedbridge.runs.record import RunRecord
 
 THRESHOLD = 0.5
 MEASURES = {

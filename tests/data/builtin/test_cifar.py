@@ -4,8 +4,8 @@ import pytest
 import torch
 from real_data import needs
 
+from fedbridge.base.errors import OptionError, UnknownNameError
 from fedbridge.data.load import load_task
-from fedbridge.errors import OptionError, UnknownNameError
 
 FEW = {"n_target": 20}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from real_data import needs
 
+from fedbridge.base.errors import TargetNeededError, UnknownNameError
 from fedbridge.data.builtin.image_sets import mnist
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.errors import TargetNeededError, UnknownNameError
 
 DOMAINS = ("+90%", "+80%", "-90%")
 FEW = {"n_target": 10}

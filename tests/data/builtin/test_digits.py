@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.data.load import load_task
 from fedbridge.data.task import AddNoise
-from fedbridge.errors import DataError, OptionError, UnknownOptionError
 
 
 def test_every_image_has_one_place():

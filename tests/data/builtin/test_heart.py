@@ -7,11 +7,11 @@ import tiny_data
 import torch
 from real_data import needs
 
+from fedbridge.base.errors import DataError, TargetNeededError, UnknownNameError
+from fedbridge.base.places import require_dataset
 from fedbridge.data.builtin.heart import COLUMNS, HOSPITALS
 from fedbridge.data.load import load_task, possible_targets
 from fedbridge.data.tables.preprocessing import Preprocessing
-from fedbridge.errors import DataError, TargetNeededError, UnknownNameError
-from fedbridge.places import require_dataset
 
 
 def test_every_hospital_can_be_the_target(tiny):

@@ -8,6 +8,7 @@ import tiny_data
 from real_data import needs
 from tiny_data import cifar_bytes, idx_bytes
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.builtin.image_sets import (
     cifar10,
     fashion_mnist,
@@ -16,7 +17,6 @@ from fedbridge.data.builtin.image_sets import (
     read_idx,
 )
 from fedbridge.data.load import load_task
-from fedbridge.errors import DataError
 
 IMAGES = np.arange(3 * 4 * 5).reshape(3, 4, 5)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedbridge.base.errors import DataError, OptionError, UnknownNameError
 from fedbridge.data.builtin.rbf import _World
 from fedbridge.data.load import load_task, possible_targets
 from fedbridge.data.split import generator
-from fedbridge.errors import DataError, OptionError, UnknownNameError
 
 
 def test_values_follow_the_formula():

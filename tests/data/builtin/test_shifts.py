@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedbridge.base.errors import OptionError
 from fedbridge.data.builtin.shifts import Contrast, NoShift, RedrawnNoise, Rotation, noise_shift
 from fedbridge.data.split import generator
 from fedbridge.data.task import AddNoise
-from fedbridge.errors import OptionError
 
 PIXELS = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 1, 6, 6), np.uint8))
 UNIT = PIXELS.to(torch.float32) / 255

@@ -4,10 +4,10 @@ import pytest
 from pictures import TINY, register_tiny_backbone, write_images
 
 import fedbridge as fb
+from fedbridge.base.errors import DataError, OptionError, TargetNeededError, UnknownNameError
 from fedbridge.data.builtin import suites
 from fedbridge.data.builtin.suites import SUITES
 from fedbridge.data.load import load_task, possible_targets, summary_of
-from fedbridge.errors import DataError, OptionError, TargetNeededError, UnknownNameError
 from fedbridge.models import build_model
 
 DOMAINS = {

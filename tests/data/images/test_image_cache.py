@@ -14,10 +14,10 @@ import PIL
 import pytest
 from pictures import TINY, noise_image, register_tiny_backbone
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.images import cache as image_cache
 from fedbridge.data.images.cache import cached_rows, content_hashes, stamp_of
 from fedbridge.data.images.preprocessing import ImagePreprocessing
-from fedbridge.errors import DataError
 
 PIXELS = ImagePreprocessing(8)
 N_FILES = 5

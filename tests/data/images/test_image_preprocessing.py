@@ -9,6 +9,7 @@ import pytest
 from pictures import TINY, noise_image, register_tiny_backbone, write_images
 from PIL import Image
 
+from fedbridge.base.errors import DataError, ModelError
 from fedbridge.data import parallel
 from fedbridge.data.images.preprocessing import (
     CHUNK,
@@ -17,7 +18,6 @@ from fedbridge.data.images.preprocessing import (
     is_for_images,
 )
 from fedbridge.data.tables.preprocessing import Preprocessing
-from fedbridge.errors import DataError, ModelError
 
 UPSIDE_DOWN = 3
 

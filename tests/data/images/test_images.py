@@ -6,8 +6,8 @@ from pictures import TINY, register_tiny_backbone
 from PIL import Image
 
 import fedbridge as fb
+from fedbridge.base.errors import DataError, DisagreementError, OptionError, UnknownNameError
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.errors import DataError, DisagreementError, OptionError, UnknownNameError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from fedbridge.base.errors import UnknownNameError
 from fedbridge.data.load import registry
 from fedbridge.data.store.catalogue import CATALOGUE, Files, ImageTree, chosen, dataset
-from fedbridge.errors import UnknownNameError
 
 ENTRIES = list(CATALOGUE.values())
 FETCHED = [entry for entry in ENTRIES if entry.routes]

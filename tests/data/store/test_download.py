@@ -5,9 +5,9 @@ import json
 import pytest
 from serving import serving
 
+from fedbridge.base.files import StorageError
 from fedbridge.data.store import download as module
 from fedbridge.data.store.download import DownloadError, Patience, download
-from fedbridge.files import StorageError
 
 QUICK = Patience(connect=2, read=0.3, tries=3, pause=0.001)
 CONTENT = bytes(range(256)) * 4000

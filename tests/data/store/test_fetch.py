@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from serving import serving
 
+from fedbridge.base.files import StorageError
 from fedbridge.data.store import fetch as module
 from fedbridge.data.store.catalogue import (
     CATALOGUE,
@@ -23,7 +24,6 @@ from fedbridge.data.store.catalogue import (
 )
 from fedbridge.data.store.download import Patience
 from fedbridge.data.store.fetch import FetchError, fetch_dataset
-from fedbridge.files import StorageError
 
 QUICK = Patience(connect=2, read=0.3, tries=2, pause=0.001)
 PIXELS = bytes(range(256)) * 2000

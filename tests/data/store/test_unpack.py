@@ -9,10 +9,10 @@ import zipfile
 
 import pytest
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import StorageError
 from fedbridge.data.store.catalogue import Content, DataSet, Domain, Files, ImageTree
 from fedbridge.data.store.unpack import Limits, arrange, is_archive, unpack
-from fedbridge.errors import DataError
-from fedbridge.files import StorageError
 
 FILES = {"top/a.txt": b"a" * 10, "top/b/c.bin": bytes(range(256))}
 

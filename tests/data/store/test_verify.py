@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedbridge.base.errors import UnknownNameError
 from fedbridge.data.store.catalogue import CATALOGUE, Content, DataSet, Domain, Files, ImageTree
 from fedbridge.data.store.verify import check_dataset, check_folder
-from fedbridge.errors import UnknownNameError
 
 PIXELS = bytes(range(256)) * 100
 TEXT = b"1,2,3\n"

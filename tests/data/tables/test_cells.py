@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.tables.cells import as_text, checked_numbers, read_csv, require_columns
-from fedbridge.errors import DataError
 
 
 def write(tmp_path, content: str | bytes):

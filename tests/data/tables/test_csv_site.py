@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbridge.base.errors import DataError, DisagreementError
 from fedbridge.data.load import load_task
 from fedbridge.data.split import OWN_SPLIT
 from fedbridge.data.tables.csv_site import describe_csv, load_csv_site
 from fedbridge.data.tables.schema import Schema, agree
 from fedbridge.data.tables.summary import Reading
-from fedbridge.errors import DataError, DisagreementError
 
 SITES = ("A", "B", "C")
 TARGET = "C"

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.tables.preprocessing import (
     CategoricalColumn,
     NumericColumn,
@@ -14,7 +15,6 @@ from fedbridge.data.tables.preprocessing import (
     fit_preprocessing,
     imputation_notes,
 )
-from fedbridge.errors import DataError
 
 SAVED = Preprocessing(
     site="North",

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from fedbridge.base.errors import DataError, DisagreementError
 from fedbridge.data.tables.schema import category_levels, column_kinds, common_columns, label_form
 from fedbridge.data.tables.summary import Reading, TableSummary, summarise
-from fedbridge.errors import DataError, DisagreementError
 
 
 def summaries(frames: dict[str, pd.DataFrame], **reading: object) -> dict[str, TableSummary]:

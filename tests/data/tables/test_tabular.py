@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedbridge.base.errors import DataError, DisagreementError, OptionError, UnknownNameError
 from fedbridge.data.load import load_task
-from fedbridge.errors import DataError, DisagreementError, OptionError, UnknownNameError
 
 
 def patients(**changes: object) -> pd.DataFrame:

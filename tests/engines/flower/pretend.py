@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedbridge.data.site_package import LocalSite, sites_of
-from fedbridge.engines.flower import FedBridgeStrategy, client_app
+from fedbridge.flower import FedBridgeStrategy, client_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,9 +15,9 @@ from real_data import needs
 from small import same_model
 
 import fedbridge as fb
-from fedbridge.engines.flower.here import Rehearsal
-from fedbridge.engines.flower.server import MODULE
-from fedbridge.rundir import RunFolder
+from fedbridge.flower.localhost import Rehearsal
+from fedbridge.flower.server import MODULE
+from fedbridge.runs.folder import RunFolder
 
 pytestmark = pytest.mark.deploy
 
@@ -143,8 +143,8 @@ SLOW_CLIENT = '''
 import time
 from pathlib import Path
 
-from fedbridge.engines.flower import client_app
-from fedbridge.engines.flower.client import load_own_site
+from fedbridge.flower import client_app
+from fedbridge.flower.client import load_own_site
 
 
 def load(context):
@@ -226,7 +226,7 @@ def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
 @long_test
 @needs("heart")
 def test_the_command_line_leaves_nothing_behind(tmp_path):
-    from fedbridge.cli import main
+    from fedbridge.cli.main import main
 
     before = family(os.getpid())
     words = "run heart --target va --engine flower --rounds 1 --method fedda --quiet --out"

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.engines.flower.encoding import (
+from fedbridge.base.errors import NonFiniteError, OptionError, ShapeError
+from fedbridge.flower.codec import (
     CHUNK,
     CODECS,
     EncodingError,
@@ -14,7 +15,6 @@ from fedbridge.engines.flower.encoding import (
     encode,
     encoded_bytes,
 )
-from fedbridge.errors import NonFiniteError, OptionError, ShapeError
 
 LOSSY = ("bfloat16", "int8")
 LARGEST = torch.finfo(torch.float32).max

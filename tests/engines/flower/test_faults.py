@@ -10,7 +10,7 @@ from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
 from small import blobs, same_model
 
 import fedbridge as fb
-from fedbridge.engines.flower.remote import TargetGoneError
+from fedbridge.flower.coordinator import TargetGoneError
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 FAST = {"timeout": 0.2, "wait": 0.2}

@@ -12,14 +12,14 @@ ABOVE |= {"matplotlib", "model_card", "report", "reproduce", "workflows"}
 
 CLIENT = """
 import sys
-import fedbridge.engines.flower.client
+import fedbridge.flower.client
 print(*sys.modules)
 """
 FORKED = """
 import sys, tempfile
 from importlib import import_module
 from pathlib import Path
-from fedbridge.engines.flower.cluster.executor import APPS
+from fedbridge.flower.cluster.executor import APPS
 for module in APPS:
     import_module(module)
 from engines.flower.pretend import run_over_pretended_flower

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedbridge
-from fedbridge.engines.flower import internals
+from fedbridge.flower import internals
 
 CHECKED = "1.41.0"
 PRIVATE = {

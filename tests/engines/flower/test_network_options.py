@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbridge.engines.flower.options import NETWORK, PRIVACY, NetworkOptions, config_key
-from fedbridge.engines.flower.server import OWN, strategy_of
-from fedbridge.engines.flower.strategy import FedBridgeStrategy
+from fedbridge.flower.options import NETWORK, PRIVACY, NetworkOptions, config_key
+from fedbridge.flower.server import OWN, strategy_of
+from fedbridge.flower.strategy import FedBridgeStrategy
 
 DOCS = Path(__file__).parents[3] / "docs" / "deploy.md"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from engines.flower.children import exit_code, family, forked, living, wait_until
 
-from fedbridge.engines.flower.cluster.operation import Operation, OperationError
-from fedbridge.engines.flower.pki import make_node_key, node_key, read_public_key
+from fedbridge.flower.cluster.cluster import Operation, OperationError
+from fedbridge.flower.pki import make_node_key, node_key, read_public_key
 
 pytestmark = pytest.mark.deploy
 

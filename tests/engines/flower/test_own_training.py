@@ -10,15 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 import fedbridge as fb
+from fedbridge.base.errors import OptionError, ShapeError
 from fedbridge.data.site_package import sites_of
-from fedbridge.engines.flower import (
+from fedbridge.flower import (
     FedBridgeStrategy,
     reply_to_evaluate,
     reply_to_hello,
     reply_to_train,
 )
-from fedbridge.engines.flower.layout import Layout, Skeleton
-from fedbridge.errors import OptionError, ShapeError
+from fedbridge.flower.named_arrays import Layout, Skeleton
 
 LR, BATCH = 0.1, 8
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.cli.supernode.register import try_load_public_key
 
-from fedbridge.engines.flower.pki import (
+from fedbridge.flower.pki import (
     CertificateError,
     Certificates,
     KeyFileError,

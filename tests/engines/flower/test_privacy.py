@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from fedbridge import Blocks
-from fedbridge.engines.flower.privacy import (
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.flower.privacy import (
     PIECE,
     Ledger,
     LocalPrivacy,
@@ -27,8 +28,7 @@ from fedbridge.engines.flower.privacy import (
     release,
     unpredictable_normals,
 )
-from fedbridge.errors import FedbridgeError, OptionError
-from fedbridge.jobs import ClientResult, Job, LocalPlan, Outcome
+from fedbridge.training.job import ClientResult, Job, LocalPlan, Outcome
 
 SIZES = (3, 5)
 

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 from engines.flower.children import forked, living, wait_until
 
-from fedbridge.engines.flower.cluster.programs import (
+from fedbridge.flower.cluster.programs import (
     CANDIDATES,
     LOOPBACK,
     OperationError,

@@ -5,10 +5,10 @@ from flwr.app import ConfigRecord, Message
 from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
 from small import blobs
 
-from fedbridge.engines.flower import FedBridgeStrategy
-from fedbridge.engines.flower.courier import Courier
-from fedbridge.engines.flower.roll import Roll, RollError
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.flower import FedBridgeStrategy
+from fedbridge.flower.membership import Roll, RollError
+from fedbridge.flower.transport import Courier
 
 QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
 

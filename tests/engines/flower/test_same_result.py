@@ -7,8 +7,8 @@ from small import Normed, blobs, line, same_model
 
 import fedbridge as fb
 from fedbridge import methods
-from fedbridge.engines.flower import FedBridgeStrategy
-from fedbridge.errors import OptionError
+from fedbridge.base.errors import OptionError
+from fedbridge.flower import FedBridgeStrategy
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]

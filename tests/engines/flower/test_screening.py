@@ -9,17 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.engines.flower.privacy import LocalPrivacy, release
-from fedbridge.engines.flower.replies import ReplyError, read_result, train_reply
-from fedbridge.engines.flower.screening import (
+from fedbridge.base.errors import OptionError
+from fedbridge.flower.messages import ReplyError, read_result, train_reply
+from fedbridge.flower.privacy import LocalPrivacy, release
+from fedbridge.flower.screening import (
     Expected,
     length_of,
     screen_lengths,
     screen_update,
 )
-from fedbridge.engines.flower.worker import Delivery
-from fedbridge.errors import OptionError
-from fedbridge.jobs import ClientResult, Job, LocalPlan, Outcome
+from fedbridge.flower.site import Delivery
+from fedbridge.training.job import ClientResult, Job, LocalPlan, Outcome
 
 SIZE, BLOCKS, SKETCH, BATCHES = 6, 2, 4, 3
 BUFFERS = {

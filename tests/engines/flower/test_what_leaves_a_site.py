@@ -11,7 +11,7 @@ from pretend import PretendGrid, nodes_of, run_over_pretended_flower
 from small import blobs
 
 import fedbridge as fb
-from fedbridge.engines.flower.replies import ALLOWED, ReplyError, check_fields
+from fedbridge.flower.messages import ALLOWED, ReplyError, check_fields
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 CANARIES = [-123456.79, 31415.9265, 27182.8184]
@@ -111,7 +111,7 @@ def test_planting_would_be_found():
 
 
 def test_an_error_at_a_site_does_not_carry_its_rows(tmp_path):
-    from fedbridge.engines.flower.client import client_app
+    from fedbridge.flower.client import client_app
 
     def broken(context):
         raise ValueError(f"cannot parse {WORDS[0]}, born {WORDS[1]}")

@@ -11,12 +11,12 @@ from small import blobs
 
 import fedbridge as fb
 from fedbridge.data.site_package import load_site, save_site, sites_of
-from fedbridge.engines.flower.memory import Memory
-from fedbridge.engines.flower.orders import OrderError, Orders, job_of_json, jobs_to_json, read
-from fedbridge.engines.flower.worker import SiteWorker
-from fedbridge.jobs import Job, LocalPlan
-from fedbridge.objectives import Proximal
-from fedbridge.predict import load_model
+from fedbridge.flower.run_spec import OrderError, Orders, job_of_json, jobs_to_json, read
+from fedbridge.flower.site import SiteWorker
+from fedbridge.flower.site_memory import Memory
+from fedbridge.training.job import Job, LocalPlan
+from fedbridge.training.objective import Proximal
+from fedbridge.workflows.predict import load_model
 
 ORDERS = Orders("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
 
@@ -92,7 +92,7 @@ class TestASiteRefuses:
             doing.train(1, [Job(1, LocalPlan(), 0, slot=4)], [doing.federation.initial])
 
     def test_settling_what_was_never_trained(self, tmp_path):
-        from fedbridge.home import News
+        from fedbridge.training.target_side import News
 
         with pytest.raises(OrderError, match="round 5"):
             worker(tmp_path, 0, method="auto").decide(5, News())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbridge.base.options import check_whole
 from fedbridge.data.builtin.image_sets import CIFAR_CLASSES, cifar10
 from fedbridge.data.builtin.semi_synthetic import (
     Shares,
@@ -17,7 +18,6 @@ from fedbridge.data.builtin.semi_synthetic import (
 from fedbridge.data.builtin.shifts import NoiseDraw, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 from fedbridge.data.task import check_shifted_target
-from fedbridge.options import check_whole
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.builtin.semi_synthetic import equal_sizes, stratified_shares
 from fedbridge.data.builtin.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.data.task import SHIFTED_TARGET, check_shifted_target
-from fedbridge.options import check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbridge.base.options import check_number, check_whole
 from fedbridge.data.builtin.image_sets import FASHION_CLASSES, fashion_mnist
 from fedbridge.data.builtin.semi_synthetic import (
     Shares,
@@ -24,7 +25,6 @@ from fedbridge.data.builtin.semi_synthetic import (
 from fedbridge.data.builtin.shifts import NoiseDraw, NoShift, noise_shift
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator
 from fedbridge.data.task import check_shifted_target
-from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from fedbridge.data.builtin.image_sets import ImageSet

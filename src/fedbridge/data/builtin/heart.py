@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.places import require_dataset
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.data.store.catalogue import CATALOGUE, Files
@@ -21,8 +23,6 @@ from fedbridge.data.store.verify import content_problem
 from fedbridge.data.tables.cells import as_text, numbers
 from fedbridge.data.tables.preprocessing import CodedColumn, NumericColumn, Preprocessing
 from fedbridge.data.task import check_target_name
-from fedbridge.errors import DataError
-from fedbridge.places import require_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

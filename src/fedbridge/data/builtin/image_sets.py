@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
 
 import numpy as np
 
-from fedbridge.errors import DataError
-from fedbridge.places import require_dataset
+from fedbridge.base.errors import DataError
+from fedbridge.base.places import require_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedbridge.base.errors import OptionError
+from fedbridge.base.options import check_number, check_whole
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.data.task import SHIFTED_TARGET, check_shifted_target
-from fedbridge.errors import OptionError
-from fedbridge.options import check_number, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

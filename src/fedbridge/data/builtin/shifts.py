@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from fedbridge.base.options import check_choice, check_number
 from fedbridge.data.task import AddNoise, InTurn, PixelsToUnit
-from fedbridge.options import check_choice, check_number
 
 if TYPE_CHECKING:
     import numpy as np

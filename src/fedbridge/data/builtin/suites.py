@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.places import require_dataset
 from fedbridge.data.arrays import SiteRows, assemble, training_rows
 from fedbridge.data.images.folder import HEAD_DEFAULTS, image_files, image_rows, names_below
 from fedbridge.data.images.preprocessing import ImagePreprocessing
@@ -23,8 +25,6 @@ from fedbridge.data.labels import code_labels, show
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target
 from fedbridge.data.store.catalogue import CATALOGUE, ImageTree
 from fedbridge.data.task import check_target_name
-from fedbridge.errors import DataError
-from fedbridge.places import require_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

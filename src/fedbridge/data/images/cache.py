@@ -32,10 +32,10 @@ import numpy as np
 import PIL
 import torch
 
-from fedbridge.data.parallel import by_chunks
-from fedbridge.errors import DataError
-from fedbridge.files import StorageError, sha256, to_json, write_atomically
-from fedbridge.places import data_root
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import StorageError, sha256, to_json, write_atomically
+from fedbridge.base.places import data_root
+from fedbridge.data.images.parallel import by_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

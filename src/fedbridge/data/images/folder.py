@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.options import check_flag
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.data.task import check_target_name
-from fedbridge.errors import DataError
-from fedbridge.options import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from fedbridge.data.parallel import by_chunks
+from fedbridge.base.errors import DataError, ModelError, OptionError
+from fedbridge.base.options import check_flag, check_whole
+from fedbridge.data.images.parallel import by_chunks
 from fedbridge.data.tables.preprocessing import read_record
-from fedbridge.errors import DataError, ModelError, OptionError
-from fedbridge.options import check_flag, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

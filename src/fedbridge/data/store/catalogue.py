@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fedbridge.errors import UnknownNameError, nearest
+from fedbridge.base.errors import UnknownNameError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

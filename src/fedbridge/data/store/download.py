@@ -20,8 +20,8 @@ import requests
 import urllib3
 
 from fedbridge._version import __version__
-from fedbridge.errors import FedbridgeError
-from fedbridge.files import disk_error, require_space
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import disk_error, require_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import disk_error, sha256
+from fedbridge.base.places import data_root, dataset_folder
 from fedbridge.data.store.catalogue import Files, dataset
 from fedbridge.data.store.download import DownloadError, download
 from fedbridge.data.store.unpack import arrange, is_archive, unpack
 from fedbridge.data.store.verify import CheckReport, check_folder, content_problem
-from fedbridge.errors import DataError
-from fedbridge.files import disk_error, sha256
-from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import disk_error, require_space
 from fedbridge.data.store.catalogue import Files, ImageTree
-from fedbridge.errors import DataError
-from fedbridge.files import disk_error, require_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,9 @@ import zlib
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from fedbridge.base.places import data_root, dataset_folder
 from fedbridge.data.images.preprocessing import SUFFIXES
 from fedbridge.data.store.catalogue import Content, DataSet, Domain, Files, ImageTree, dataset
-from fedbridge.places import data_root, dataset_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

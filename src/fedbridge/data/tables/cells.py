@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedbridge.errors import DataError, nearest
+from fedbridge.base.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

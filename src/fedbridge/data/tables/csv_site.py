@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.arrays import SiteRows, select
 from fedbridge.data.labels import show
 from fedbridge.data.site_package import LocalSite
@@ -18,7 +19,6 @@ from fedbridge.data.tables.preprocessing import fit_preprocessing
 from fedbridge.data.tables.schema import MAX_LEVELS, label_form
 from fedbridge.data.tables.summary import labelled_rows, summarise
 from fedbridge.data.task import Site, check_target_classes
-from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path

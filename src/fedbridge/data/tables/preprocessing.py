@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedbridge.base.errors import DataError
 from fedbridge.data.labels import show
 from fedbridge.data.tables.cells import as_text, checked_numbers, read_csv, require_columns
-from fedbridge.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
+from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
 from fedbridge.data.tables.cells import checked_numbers, numbers, require_columns
 from fedbridge.data.tables.summary import EXAMPLES, MAX_NUMBERED_CLASSES, Kind, are_whole
-from fedbridge.errors import DataError, DisagreementError, OptionError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from fedbridge.base.errors import DataError, OptionError
+from fedbridge.base.options import check_choice
 from fedbridge.data.tables.cells import NAMELESS, checked_numbers, numbers, require_columns
-from fedbridge.errors import DataError, OptionError
-from fedbridge.options import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

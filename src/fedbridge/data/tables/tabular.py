@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from fedbridge.base.errors import DataError
+from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.labels import show
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
@@ -12,8 +14,6 @@ from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, 
 from fedbridge.data.tables.schema import agree
 from fedbridge.data.tables.summary import Reading, column_names, labelled_rows, summarise
 from fedbridge.data.task import check_target_name
-from fedbridge.errors import DataError
-from fedbridge.options import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

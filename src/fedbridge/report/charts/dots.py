@@ -23,7 +23,7 @@ from fedbridge.report.text import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.ranking import Ranking
+    from fedbridge.evaluation.ranking import Ranking
 
 ROW = 20
 LONGEST_NAME = 150

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
 from fedbridge.report.charts.chart import (
     INK,
     PALETTE,
@@ -30,7 +31,6 @@ from fedbridge.report.charts.chart import (
     told_fields,
 )
 from fedbridge.report.text import number
-from fedbridge.theory import fedda_delta, fedgp_delta_approximation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

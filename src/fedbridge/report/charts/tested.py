@@ -20,7 +20,7 @@ from fedbridge.report.text import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.diagnostics import Calibration, OperatingPoint, Roc
+    from fedbridge.evaluation.diagnostics import Calibration, OperatingPoint, Roc
 
 WRITTEN = 12
 """Matrices of at most so many classes have their counts written in."""

@@ -1,0 +1,1 @@
+"""What everybody stands on: errors, names, checks of options, files, processes, where data lie."""

@@ -1,0 +1,169 @@
+"""``fedbridge compare``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.cli.shared import (
+    FAILED,
+    RUNS,
+    UsageError,
+    add_command,
+    add_output,
+    complain,
+    dial,
+    results_only,
+    run_options_named,
+    seeds,
+    sort_options,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fedbridge.cli.shared import Commands
+    from fedbridge.runs.comparison import Comparison
+
+ALL = "all"
+HELP = """\
+Compare methods over targets and seeds; source-only, target-only and the matched control are added.
+
+Run the same command again to go on after a stop: finished runs are kept. Targets, methods and
+seeds may be added to a comparison. Options of tasks, runs and methods as in `fedbridge run`; every
+method gets those that it has.
+
+examples:
+  fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
+  fedbridge compare digits-noise --methods all --seeds 3 --rounds 30
+  fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 0,1,2 --out runs/h
+  fedbridge compare digits-noise --methods fedda,fedgp,auto --vary noise=0,0.2,0.4,0.6
+  fedbridge compare digits-noise --methods fedda,fedgp --vary beta=0,0.25,0.5,0.75,1
+"""
+
+
+def add(commands: Commands) -> None:
+    """The command and its arguments."""
+    parser = add_command(
+        commands, "compare", compare_command, "methods x targets x seeds", HELP, open_options=True
+    )
+    parser.add_argument("task", metavar="TASK")
+    parser.add_argument("--targets", help="all, or names separated by commas")
+    parser.add_argument("--target", action="append", help="one name as it is; may be repeated")
+    parser.add_argument("--methods", default="auto", help="all, or names separated by commas")
+    parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
+    parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        metavar="OPTION=A,B,...",
+        help="a setting for every value of an option of the task or the runs; may be repeated",
+    )
+    add_output(parser, "runs/compare-<task>")
+
+
+def compare_command(args: Namespace) -> int:
+    """Compare, with progress, and show the table."""
+    with results_only(args):
+        from fedbridge.base.files import file_name
+        from fedbridge.cli.show import compare_progress
+        from fedbridge.workflows.compare import Setting, compare
+
+        methods = tuple(_methods(args.methods))
+        of_run, of_task = sort_options(args, methods)
+        short = Path(args.task).stem
+        out = args.out or RUNS / file_name(f"compare-{short}")
+        with compare_progress(quiet=args.quiet or args.json) as update, run_options_named():
+            settings = [
+                Setting(", ".join([target or short, *told]), args.task, target, options, run)
+                for target in _targets(args, of_task)
+                for told, options, run in _varied(args, methods, of_task)
+            ]
+            comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
+    return show_comparison(comparison, out, args)
+
+
+def show_comparison(
+    comparison: Comparison, out: Path, args: Namespace, story: str | None = None
+) -> int:
+    """Write the report, show table, notes and failures; returns the exit status."""
+    from fedbridge.report import write_report
+
+    if not comparison.finished:
+        said = next(cell.error for cell in comparison.cells if cell.error is not None)
+        raise FedbridgeError(f"no run succeeded; the first said: {said}")
+    page = write_report(out)
+    if args.json:
+        told = {} if story is None else {"summary": story}
+        write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
+    else:
+        from fedbridge.cli.show import results
+        from fedbridge.report.comparison_tables import comparison_table
+        from fedbridge.report.tables import to_terminal
+
+        console = results()
+        if comparison.kept:
+            console.print(f"{comparison.kept} of {len(comparison.cells)} runs were finished before")
+        console.print(to_terminal(comparison_table(comparison), styled=console.is_terminal))
+        for text in (*comparison.notes(), *([] if story is None else ["", story, ""])):
+            console.print(text)
+        console.print(f"report: {page}", soft_wrap=True)
+    for cell in comparison.failures:
+        complain(f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}", FAILED)
+    return FAILED if comparison.failures else 0
+
+
+def _varied(
+    args: Namespace, methods: Sequence[str], of_task: Mapping[str, object]
+) -> list[tuple[list[str], dict[str, object], dict[str, object]]]:
+    """Every combination of the values of --vary: in words, as options of the task, of the runs."""
+    dials = [dial(text) for text in args.vary or ()]
+    _check_dials([name for name, _ in dials], args)
+    combinations = []
+    for values in product(*(values for _, values in dials)):
+        turned = dict(zip((name for name, _ in dials), values, strict=True))
+        of_run, rest = sort_options(Namespace(options=turned, workers=None), methods)
+        told = [f"{name} {value}" for name, value in turned.items()]
+        combinations.append((told, {**of_task, **rest}, of_run))
+    return combinations
+
+
+def _check_dials(names: Sequence[str], args: Namespace) -> None:
+    for name in names:
+        if name in args.options or names.count(name) > 1:
+            raise UsageError(f"Expected one way to set {name!r}, but got several: leave one out.")
+
+
+def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | None]:
+    """The targets to compare; None for the one that the task has of its own."""
+    if args.target and args.targets:
+        raise UsageError("Expected either --target or --targets, but got both.")
+    if args.target:
+        return list(args.target)
+    if not args.targets:
+        return [None]
+    from fedbridge.data.load import possible_targets
+    from fedbridge.data.task import check_target_name
+
+    possible = possible_targets(args.task, **of_task)
+    if args.targets == ALL:
+        return possible
+    wanted = [check_target_name(name, possible) for name in _listed(args.targets)]
+    return list(dict.fromkeys(wanted))
+
+
+def _methods(text: str) -> list[str]:
+    if text != ALL:
+        return _listed(text)
+    from fedbridge.methods import names
+
+    return names()
+
+
+def _listed(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]

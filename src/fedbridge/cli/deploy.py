@@ -1,0 +1,361 @@
+"""``fedbridge deploy``: a federation of real sites, from its folder to its run."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.cli.shared import FAILED, add_command, complain, natural, write_json
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.table import Table
+
+    from fedbridge.cli.shared import Command, Commands, Parser
+    from fedbridge.deploy.checking import FindingState, Report
+    from fedbridge.deploy.folders import DeploymentPlan
+
+NOT_IN_ORDER = 2
+DEFAULT_FOLDER = Path("deployment")
+OF_DATA = ("n_target", "test_fraction")
+STYLES: dict[FindingState, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
+
+HELP = """\
+Run a federation over a network with Flower: one coordinator, and a node at every site.
+
+`init` writes a folder with all that is needed and a RUNBOOK.md that says what to do with it.
+
+examples:
+  fedbridge deploy init --sites north,south --target east --host link.example.org
+  fedbridge deploy check deployment
+"""
+INIT_HELP = """\
+Write the folder of a deployment: the Flower app, certificates, and a folder for every site.
+
+Options of the run and of the method (--lr, --batch-size, --beta ...) are given as in
+`fedbridge run`, and so are --n-target and --test-fraction of the target's data.
+
+examples:
+  fedbridge deploy init --sites north,south --target east --host link.example.org
+  fedbridge deploy init --sites A,B,C --target D --label-column disease --columns age,sex --lr 0.05
+"""
+CHECK_HELP = """\
+Check a deployment's folder at the coordinator, or a site's folder at the site.
+
+At a site: settings, certificate, key, data file and link; describes the data in description.json.
+At the coordinator: certificates, keys, versions, link, registered and online nodes; and, when all
+descriptions are there, whether the sites agree, which it writes into the app as schema.json.
+The exit status is 0 when all is in order and 2 when something is not.
+
+examples:
+  fedbridge deploy check deployment
+  fedbridge deploy check sites/north --json
+"""
+RENEW_HELP = """\
+Replace the certificate of the link; sites need nothing new. Restart the link afterwards.
+
+examples:
+  fedbridge deploy renew deployment
+  fedbridge deploy renew deployment --days 90
+"""
+KEY_HELP = """\
+Make a pair of keys at a site, so that nobody else ever has the private one.
+
+examples:
+  fedbridge deploy key sites/north
+"""
+LINK_HELP = """\
+Start Flower's link at the coordinator, until Ctrl-C; none of its processes is left.
+
+examples:
+  fedbridge deploy link deployment
+  fedbridge deploy link deployment --print
+"""
+REGISTER_HELP = """\
+Register the keys of all sites with the running link, once; those that it knows are left alone.
+
+examples:
+  fedbridge deploy register deployment
+  fedbridge deploy register deployment --print
+"""
+NODE_HELP = """\
+Start a site's node, until Ctrl-C; none of its processes is left.
+
+examples:
+  fedbridge deploy node sites/north
+  fedbridge deploy node . --print
+"""
+RUN_HELP = """\
+Run the deployment's app and show what it says, until it ends; a stopped run goes on where it was.
+
+Ctrl-C stops showing, not the run: the runbook says how to stop it.
+
+examples:
+  fedbridge deploy run deployment
+  fedbridge deploy run deployment --print
+"""
+
+
+def add(commands: Commands) -> None:
+    """The commands and their arguments."""
+    family = commands.add_parser("deploy", help="a federation of real sites", description=HELP)
+    own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_init(own)
+    whole, one = "a deployment's folder", "a site's folder"
+    either = "a deployment's folder, or a site's"
+    parser = _add(own, "check", check_command, "is everything in order?", CHECK_HELP, either)
+    parser.add_argument("--no-counts", action="store_true", help="describe without numbers of rows")
+    for parser in (
+        _add(own, "link", link_command, "start the link", LINK_HELP, whole),
+        _add(own, "register", register_command, "register the sites' keys", REGISTER_HELP, whole),
+        _add(own, "run", run_command, "run the app", RUN_HELP, whole),
+        _add(own, "node", node_command, "start a site's node", NODE_HELP, one),
+    ):
+        parser.add_argument(
+            "--print", action="store_true", help="show the Flower command and do nothing"
+        )
+    renewing = "a new certificate for the link"
+    parser = _add(own, "renew", renew_command, renewing, RENEW_HELP, whole)
+    parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
+    _add(own, "key", key_command, "make a site's key at the site", KEY_HELP, one)
+
+
+def _add(own: Commands, name: str, command: Command, short: str, text: str, folder: str) -> Parser:
+    """A command that works on a folder."""
+    parser = add_command(own, name, partial(_with_flower, command), short, text)
+    parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
+    return parser
+
+
+def _with_flower(command: Command, args: Namespace) -> int:
+    """Do a command, but not without the package that deployments run on."""
+    if find_spec("flwr") is None:
+        raise FedbridgeError(
+            "Expected Flower, on which deployments run, but it is not installed: "
+            'run pip install "fedbridge[flower]".'
+        )
+    return command(args)
+
+
+def _add_init(own: Commands) -> None:
+    command = partial(_with_flower, init_command)
+    short = "write a deployment's folder"
+    parser = add_command(own, "init", command, short, INIT_HELP, open_options=True)
+    parser.add_argument("--sites", required=True, help="the sources, separated by commas")
+    parser.add_argument("--target", required=True, help="the site that adapts")
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="(default: deployment)"
+    )
+    parser.add_argument("--host", default="localhost", help="by which sites reach the coordinator")
+    parser.add_argument("--port", type=natural, default=8000, help="(default: 8000)")
+    parser.add_argument("--label-column", default="label", help="to predict (default: label)")
+    parser.add_argument("--columns", help="to learn from, separated by commas (default: all)")
+    parser.add_argument("--categorical", default="", help="columns of numbers that are codes")
+    parser.add_argument("--kind", help="classification or regression (default: by the labels)")
+    parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
+    parser.add_argument("--model", default="mlp", help="the network (default: mlp)")
+    parser.add_argument("--rounds", type=natural, default=20, help="rounds (default: 20)")
+    parser.add_argument("--seed", type=natural, default=0, help="of split and run (default: 0)")
+    parser.add_argument("--days", type=float, default=365, help="certificates are valid for")
+    parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
+
+
+def init_command(args: Namespace) -> int:
+    """Write the folder and say what comes next."""
+    from fedbridge.deploy.folders import Deployment
+    from fedbridge.deploy.writing import run_config, write_deployment
+    from fedbridge.flower.server import strategy_of
+    from fedbridge.models import check_built_in
+
+    plan, folder = _plan(args), args.out.absolute()
+    check_built_in(plan.model)
+    strategy_of({name: value for name, value in run_config(plan).items() if value != ""})
+    written = write_deployment(plan, folder, args.days)
+    runbook = Deployment(folder).runbook
+    said = "written" if written else "is there already, with the same settings; left alone"
+    content = {"folder": str(folder), "written": written, "runbook": str(runbook)}
+    return _tell(args, content, [f"{folder}: {said}", f"what to do: {runbook}"])
+
+
+def check_command(args: Namespace) -> int:
+    """Show what is in order and what is not."""
+    from fedbridge.deploy.checking import check
+
+    report = check(args.folder.absolute(), counts=not args.no_counts)
+    if args.json:
+        write_json(report.to_json())
+    else:
+        from fedbridge.cli.show import results
+
+        results().print(findings_table(report))
+    return 0 if report.ok else NOT_IN_ORDER
+
+
+def renew_command(args: Namespace) -> int:
+    """Replace the server's certificate."""
+    from fedbridge.deploy.folders import Deployment
+    from fedbridge.deploy.writing import link_hosts
+    from fedbridge.flower.pki import renew_server_certificate
+
+    deployment = Deployment(args.folder.absolute())
+    files = renew_server_certificate(
+        deployment.coordinator, link_hosts(deployment.plan()), args.days
+    )
+    said = f"{files.server}: new, for {args.days:g} days; restart the link"
+    return _tell(args, {"certificate": str(files.server), "days": args.days}, [said])
+
+
+def key_command(args: Namespace) -> int:
+    """Make a key pair in a site's folder."""
+    from fedbridge.deploy.folders import SiteFolder
+    from fedbridge.flower.pki import make_node_key
+
+    site = SiteFolder(args.folder.absolute())
+    name = site.settings().site
+    key = make_node_key(site.folder, site.key.private.name)
+    content = {"site": name, "private": str(key.private), "public": str(key.public)}
+    said = [f"{key.private}: stays here", f"{key.public}: send it to the coordinator"]
+    return _tell(args, content, said)
+
+
+def _plan(args: Namespace) -> DeploymentPlan:
+    from fedbridge.base.errors import UnknownOptionError, nearest
+    from fedbridge.cli.shared import sort_options
+    from fedbridge.data.tables.summary import Reading, column_names
+    from fedbridge.deploy.folders import DeploymentPlan
+    from fedbridge.federation.settings import NAMES, Settings
+    from fedbridge.flower.options import NETWORK, PRIVACY
+
+    args.workers = None
+    of_run, others = sort_options(args, (args.method,))
+    for option in others:
+        if option in (*NETWORK, *PRIVACY):
+            where = "site.toml of each site" if option in PRIVACY else "app/pyproject.toml"
+            raise UnknownOptionError(
+                f"Expected options of the run, the method or the target's data, but got "
+                f"{option!r}: write it into {where} that this command makes."
+            )
+        if option not in OF_DATA:
+            raise UnknownOptionError(
+                f"Expected options of the run, the method or the target's data, but there is no "
+                f"option {option!r}.{nearest(option, [*OF_DATA, *NAMES])}"
+            )
+    Settings(**{name: value for name, value in of_run.items() if name in NAMES})
+    columns = None if args.columns is None else column_names(args.columns)
+    return DeploymentPlan(
+        tuple(name.strip() for name in args.sites.split(",")),
+        args.target,
+        args.host,
+        args.port,
+        Reading(args.label_column, columns, column_names(args.categorical), args.kind),
+        args.method,
+        args.rounds,
+        args.seed,
+        args.model,
+        **others,
+        options=of_run,
+    )
+
+
+def link_command(args: Namespace) -> int:
+    """Run the link in the foreground."""
+    from fedbridge.deploy.folders import Deployment
+    from fedbridge.deploy.running import start_link_command
+
+    deployment = Deployment(args.folder.absolute())
+    command = start_link_command(deployment, deployment.plan())
+    log = deployment.coordinator / "link.log"
+    return _run(args, command, deployment.flower_home, log)
+
+
+def node_command(args: Namespace) -> int:
+    """Run a site's node in the foreground."""
+    from fedbridge.deploy.folders import SiteFolder
+    from fedbridge.deploy.running import start_node_command
+
+    site = SiteFolder(args.folder.absolute())
+    command = start_node_command(site, site.settings())
+    return _run(args, command, site.flower_home, site.folder / "node.log")
+
+
+def register_command(args: Namespace) -> int:
+    """Register what is not registered yet."""
+    from fedbridge.deploy.folders import Deployment
+    from fedbridge.deploy.running import register_command, register_sites, shown
+
+    deployment = Deployment(args.folder.absolute())
+    plan = deployment.plan()
+    if args.print:
+        commands = [register_command(deployment, site) for site in plan.sites]
+        return _say([shown(commands, deployment.flower_home)])
+    new = register_sites(deployment, plan)
+    said = [f"{site}: {'registered' if site in new else 'known'}" for site in plan.sites]
+    return _tell(args, {"registered": new, "sites": list(plan.sites)}, said)
+
+
+def run_command(args: Namespace) -> int:
+    """Start a run and follow it to its end."""
+    from fedbridge.deploy.folders import Deployment
+    from fedbridge.deploy.running import follow_run, run_command, shown, start_run
+
+    deployment = Deployment(args.folder.absolute())
+    if args.print:
+        return _say([shown([run_command(deployment)], deployment.flower_home)])
+    plan = deployment.plan()
+    run_id = start_run(deployment, plan)
+    state = follow_run(deployment, plan, run_id, _to_stderr)
+    content = {"run_id": run_id, "status": state.status, "folder": str(deployment.run)}
+    _tell(args, content, [f"run {run_id}: {state.status}", f"folder: {deployment.run}"])
+    if state.status == "completed":
+        return 0
+    fate = state.details or ("no reason given" if state.finished else "it goes on without us")
+    return complain(f"run {run_id} is {state.status}: {fate}", FAILED)
+
+
+def _run(args: Namespace, command: Sequence[str], home: Path, log: Path) -> int:
+    from fedbridge.deploy.running import run_until_stopped, shown
+
+    if args.print:
+        return _say([shown([command], home)])
+    return run_until_stopped(command, home, log, _to_stderr)
+
+
+def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> int:
+    """The result, as one JSON object or a line each."""
+    if args.json:
+        write_json(content)
+        return 0
+    return _say(lines)
+
+
+def _say(lines: Iterable[str]) -> int:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def findings_table(report: Report) -> Table:
+    """A row per finding, and in the last line whether all is in order."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=not report.ok)
+    table.add_column("what", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold")
+    for finding in report.findings:
+        state = Text(finding.state, STYLES[finding.state])
+        table.add_row(Text(finding.what), state, Text(finding.said))
+    problems = sum(finding.state == "problem" for finding in report.findings)
+    table.caption = "all in order" if report.ok else f"{problems} to be put in order"
+    return table

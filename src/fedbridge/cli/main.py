@@ -1,0 +1,105 @@
+"""The command line: reads arguments, calls a command, says what went wrong in one line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.cli import (
+    advise,
+    compare,
+    data,
+    demo,
+    deploy,
+    names,
+    predict,
+    report,
+    run,
+    watch,
+)
+from fedbridge.cli.shared import FAILED, Parser, add_debug, complain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+USER_ERROR, BROKEN_PIPE, INTERRUPTED = 2, 141, 130
+
+HELP = """\
+Data-rich sites help one data-poor site to a good model, and no data moves.
+
+examples:
+  fedbridge demo
+  fedbridge advise hospitals.csv --site-column hospital --label-column disease --target Northgate
+  fedbridge run hospitals.csv --site-column hospital --label-column disease --target Northgate
+  fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 3 --out runs/h
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    with _short_warnings():
+        try:
+            args = build_parser().parse_args(words)
+            status: int = args.command(args)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            return BROKEN_PIPE
+        except KeyboardInterrupt:
+            if debug:
+                raise
+            return complain(f"stopped{_how_to_go_on(words)}", INTERRUPTED)
+        except (FedbridgeError, OSError) as error:
+            if debug:
+                raise
+            return complain(f"error: {error}", USER_ERROR)
+        except Exception as error:
+            if debug:
+                raise
+            what = f"{type(error).__name__}: {error}"
+            return complain(f"internal error: {what} (--debug shows where)", FAILED)
+    return status
+
+
+def build_parser() -> Parser:
+    """All commands with their arguments."""
+    parser = Parser(prog="fedbridge", description=HELP)
+    parser.add_argument("--version", action="version", version=f"fedbridge {__version__}")
+    add_debug(parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for family in (demo, advise, run, compare, watch, predict, report, data, deploy, names):
+        family.add(commands)
+    return parser
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Warnings in one line, as errors are."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        sys.stderr.write(f"fedbridge: warning: {message}\n")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _how_to_go_on(words: Sequence[str]) -> str:
+    command = next((word for word in words if not word.startswith("-")), "")
+    again = shlex.join(["fedbridge", *words])
+    if command == "run":
+        return f"; to go on: {again}{'' if '--resume' in words else ' --resume'}"
+    return f"; to go on: {again}" if command in ("compare", "demo", "data") else ""
+
+
+def _let_go_of_stdout() -> None:
+    """The reader is gone: keep Python from complaining about it when it flushes at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

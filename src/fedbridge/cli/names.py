@@ -1,0 +1,43 @@
+"""``fedbridge methods`` and ``fedbridge tasks``: what can be named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedbridge.cli.shared import add_command, write_json
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from fedbridge.cli.shared import Commands
+
+
+def add(commands: Commands) -> None:
+    """Both commands."""
+    add_command(commands, "methods", methods_command, "list all methods")
+    add_command(commands, "tasks", tasks_command, "list all built-in tasks")
+
+
+def methods_command(args: Namespace) -> int:
+    """All methods with a line each."""
+    from fedbridge import methods
+
+    return _list_names([(name, methods.summary_of(name)) for name in methods.names()], args)
+
+
+def tasks_command(args: Namespace) -> int:
+    """All built-in tasks with a line each."""
+    from fedbridge.data.load import registry, summary_of
+
+    return _list_names([(name, summary_of(name)) for name in registry.names()], args)
+
+
+def _list_names(entries: Sequence[tuple[str, str]], args: Namespace) -> int:
+    if args.json:
+        write_json(dict(entries))
+    else:
+        from fedbridge.cli.show import name_table, results
+
+        results().print(name_table(entries))
+    return 0

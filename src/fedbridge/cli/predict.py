@@ -1,0 +1,53 @@
+"""``fedbridge predict``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.cli.shared import add_command, results_only, write_json
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fedbridge.cli.shared import Commands
+
+HELP = """\
+Predict for new data with the model of a finished run and its saved preprocessing.
+
+NEW_DATA is of the kind that the run was trained on: a .csv, an .npz with X, an image or a folder of
+images. Writes a CSV with the row, the prediction and a probability per class, to stdout by default.
+
+examples:
+  fedbridge predict runs/hospitals-Northgate-auto-0 new_patients.csv --out predictions.csv
+  fedbridge predict runs/photos new_photos/ --json
+"""
+
+
+def add(commands: Commands) -> None:
+    """The command and its arguments."""
+    short = "predictions with a finished run"
+    parser = add_command(commands, "predict", predict_command, short, HELP)
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+    parser.add_argument("new_data", metavar="NEW_DATA", type=Path)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="CSV to write")
+
+
+def predict_command(args: Namespace) -> int:
+    """Predict, and write a CSV or JSON."""
+    with results_only(args):
+        from fedbridge.base.files import write_atomically
+        from fedbridge.workflows.predict import predict
+
+        found = predict(args.run_dir, args.new_data)
+        if args.out is not None:
+            write_atomically(args.out, found.to_csv())
+    if args.json:
+        out = None if args.out is None else str(args.out)
+        write_json({"run": str(args.run_dir), "out": out, "predictions": found.to_json()})
+    elif args.out is None:
+        sys.stdout.write(found.to_csv())
+    else:
+        sys.stdout.write(f"{len(found.rows)} predictions in {args.out}\n")
+    return 0

@@ -1,0 +1,60 @@
+"""``fedbridge report``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbridge.cli.shared import add_command, write_json
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fedbridge.cli.shared import Commands
+
+HELP = """\
+Write report.html, one self-contained page, for the folder of a run or of a comparison, also of an
+unfinished one. With --figures every chart is saved as SVG and PNG too, with --tables every table as
+CSV, Markdown and LaTeX (booktabs).
+
+examples:
+  fedbridge report runs/demo
+  fedbridge report runs/demo --figures paper/figures --tables paper/tables
+"""
+
+
+def add(commands: Commands) -> None:
+    """The command and its arguments."""
+    short = "HTML page of a run or comparison, figures and tables for a paper"
+    parser = add_command(commands, "report", report_command, short, HELP)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--out", metavar="FILE", type=Path, help="page (default: DIR/report.html)")
+    parser.add_argument("--figures", metavar="DIR", type=Path, help="charts as SVG and PNG")
+    parser.add_argument("--tables", metavar="DIR", type=Path, help="tables as CSV, Markdown, LaTeX")
+
+
+def report_command(args: Namespace) -> int:
+    """Write the page and say where it is."""
+    from fedbridge.report import write_report
+
+    page = write_report(args.folder, args.out)
+    files = {} if args.figures is None else {"figures": _save_figures(args)}
+    if args.tables is not None:
+        from fedbridge.report import write_tables
+
+        files["tables"] = write_tables(args.folder, args.tables)
+    if args.json:
+        write_json({"report": str(page), **{k: list(map(str, v)) for k, v in files.items()}})
+    else:
+        sys.stdout.write(f"{page}\n")
+        sys.stdout.writelines(f"{file}\n" for written in files.values() for file in written)
+    return 0
+
+
+def _save_figures(args: Namespace) -> list[Path]:
+    from fedbridge.cli.show import share_progress
+    from fedbridge.report import read_page, save_figures
+
+    with share_progress(quiet=args.json) as update:
+        return save_figures(read_page(args.folder), args.figures, update)

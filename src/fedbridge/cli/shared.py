@@ -1,0 +1,225 @@
+"""What the commands share: reading the command line, options by name, and writing results.
+
+Any option of a task, a run or a method is taken by its name, without knowing it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedbridge.base.errors import FedbridgeError, UnknownOptionError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+    Command: TypeAlias = Callable[[Namespace], int]
+
+FAILED = 1
+RUNS = Path("runs")
+TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
+"""Options whose values stay as they are typed: a column may be called 3, or none."""
+
+
+class UsageError(FedbridgeError):
+    """A command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line, and optionally takes options it does not know.
+
+    With ``open_options`` every unknown ``--name value``, ``--name=value`` or ``--name`` (true) is
+    put aside in ``options``. The parser need not know the options of tasks, runs and methods,
+    which extensions may add to, and need not import them either.
+    """
+
+    def __init__(self, *args: Any, open_options: bool = False, **kwargs: Any) -> None:
+        self._flags: set[str] = set()
+        self._valued: set[str] = set()
+        self._open_options = open_options
+        kwargs |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(*args, **kwargs)
+
+    def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
+        """Declare an argument."""
+        action = super().add_argument(*args, **kwargs)
+        self._flags.update(action.option_strings)
+        if action.nargs is None:
+            self._valued.update(action.option_strings)
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse what is declared, after putting open options aside."""
+        if not self._open_options:
+            return super().parse_known_args(args, namespace)
+        declared, options = self._divide(list(args))
+        found, rest = super().parse_known_args(declared, namespace)
+        found.options = dict(map(_assignment, found.set or [])) | options
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise UsageError(f"{message}; see `{self.prog} --help`.")
+
+    def _is_value(self, word: str) -> bool:
+        """Whether a word with one dash is a value, such as the domain -90%, and no flag."""
+        return word.startswith("-") and not word.startswith("--") and word not in self._flags
+
+    def _divide(self, args: list[str]) -> tuple[list[str], dict[str, object]]:
+        declared: list[str] = []
+        options: dict[str, object] = {}
+        waiting = list(reversed(args))
+        while waiting:
+            word = waiting.pop()
+            flag, equals, value = word.partition("=")
+            if not flag.startswith("--") or len(flag) == 2 or flag in self._flags:
+                if word in self._valued and waiting and self._is_value(waiting[-1]):
+                    word = f"{word}={waiting.pop()}"
+                declared.append(word)
+                continue
+            if not equals:
+                value = waiting.pop() if waiting and not waiting[-1].startswith("--") else "true"
+            name, parsed = _assignment(f"{flag[2:]}={value}")
+            options[name] = parsed
+        return declared, options
+
+
+def _assignment(text: str) -> tuple[str, object]:
+    """``name=value`` as an option; dashes and underscores are the same in names."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"Expected `option=value` after --set, but got {text!r}.")
+    name = name.replace("-", "_")
+    return name, value if name in TEXTS else literal(value)
+
+
+def dial(text: str) -> tuple[str, list[object]]:
+    """``name=a,b,c`` as an option and the values that it takes in turn."""
+    name, equals, values = text.partition("=")
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not name or not found:
+        raise UsageError(f"Expected `option=a,b,...` after --vary, but got {text!r}.")
+    name = name.replace("-", "_")
+    return name, [value if name in TEXTS else literal(value) for value in found]
+
+
+def literal(text: str) -> object:
+    """A value as one means it: a number, true, false, none, a list of numbers, else the text."""
+    if text.lower() in ("none", "null"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("[", "{", '"'):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if "," in text:
+        numbers = [_number(part) for part in text.split(",")]
+        return text if None in numbers else numbers
+    number = _number(text)
+    return text if number is None else number
+
+
+def natural(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, but got {text!r}")
+    return int(text)
+
+
+def seeds(text: str) -> Sequence[int]:
+    """``3`` as the first three seeds, ``0,3,4`` as these, ``7,`` as this one."""
+    if "," not in text:
+        return range(natural(text))
+    return [natural(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _number(text: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+def add_command(
+    commands: Commands, name: str, command: Command, short: str, text: str = "", **more: Any
+) -> Parser:
+    """A parser for one command, with what every command has."""
+    parser = commands.add_parser(name, help=short, description=text or short, **more)
+    parser.set_defaults(command=command)
+    add_debug(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    return parser
+
+
+def add_debug(parser: Parser) -> None:
+    """``--debug``, which may stand before or after the name of the command."""
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+
+
+def add_output(parser: Parser, default: str) -> None:
+    """Options of commands that train and write a folder."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {default})")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+
+
+@contextmanager
+def results_only(args: Namespace) -> Iterator[None]:
+    """With --json nothing but the object may reach stdout, whatever a user's model prints."""
+    if args.json:
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
+
+
+def write_json(content: Mapping[str, Any]) -> None:
+    """The one object of ``--json``."""
+    from fedbridge.base.files import to_json
+
+    sys.stdout.write(to_json(dict(content)) + "\n")
+
+
+def complain(text: str, status: int) -> int:
+    """Say one line on stderr; returns the exit status."""
+    sys.stderr.write(f"fedbridge: {text}\n")
+    return status
+
+
+def sort_options(args: Namespace, methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of runs and methods, and those that are left for the task."""
+    from fedbridge.federation.settings import NAMES
+    from fedbridge.methods import options_of
+
+    options = args.options | ({} if args.workers is None else {"workers": args.workers})
+    known = {*NAMES, *(option for method in methods for option in options_of(method))}
+    if getattr(args, "engine", "local") != "local":
+        from fedbridge.flower.options import NETWORK, PRIVACY
+
+        known |= {*NETWORK, *PRIVACY}
+    of_run = {name: value for name, value in options.items() if name in known}
+    return of_run, {name: value for name, value in options.items() if name not in known}
+
+
+@contextmanager
+def run_options_named() -> Iterator[None]:
+    """An option that the task does not have may be a misspelt one of the run: name those too."""
+    try:
+        yield
+    except UnknownOptionError as error:
+        from fedbridge.federation.settings import NAMES
+
+        raise UnknownOptionError(f"{error} Options of every run: {', '.join(NAMES)}.") from error

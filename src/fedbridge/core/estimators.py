@@ -1,0 +1,212 @@
+"""What the target's batches say: its noise, and how far every source is; all unbiased.
+
+The target passes ``B`` batch updates ``g^1 .. g^B`` once, one after the other, and keeps their
+mean and a few sums: memory of one model, where the paper's formulas keep all ``B`` updates. With
+``δ_n = g^n − mean(g^1 .. g^{n-1})`` (Welford's recurrence), for every linear map ``L``
+
+    Σ_j (L g^j − L ḡ)(L g^j − L ḡ)ᵀ = Σ_n (n−1)/n · (L δ_n)(L δ_n)ᵀ ,
+
+so one vector ``δ_n`` per batch serves the noise ``σ̂²`` (L the identity), its part along the
+sources (L the inner products with them) and a sketch of it (L the sketch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedbridge.base.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
+from fedbridge.core.blocks import Blocks
+from fedbridge.core.checks import check_batches, check_sources
+from fedbridge.core.geometry import Geometry, Noise, measure
+from fedbridge.core.gram import inner
+
+if TYPE_CHECKING:
+    from fedbridge.core.sketch import Sketch
+
+
+class NoiseStream:
+    """Feed every batch update once; memory does not grow with the number of batches.
+
+    The inner products with the sources are exact when their updates are known beforehand
+    (``directions``). When they are not, a ``sketch`` keeps a few numbers of every batch, from
+    which the holder of the sources' updates finds them later (``covariance_from_sketch``).
+    """
+
+    def __init__(
+        self, blocks: Blocks, *, directions: Tensor | None = None, sketch: Sketch | None = None
+    ) -> None:
+        self.blocks = blocks
+        self.count = 0
+        self.mean = torch.zeros(blocks.total, dtype=torch.float64)
+        self.sketches: list[Tensor] = []
+        """(K, 2, size) of every batch but the first: ``√((n−1)/n) · R δ_n``."""
+        self._sketch = sketch
+        self._squares = torch.zeros(len(blocks), dtype=torch.float64)
+        self._directions = directions
+        n_sources = 0 if directions is None else directions.shape[0]
+        self._products = torch.zeros((len(blocks), n_sources, n_sources), dtype=torch.float64)
+        self._whole_products = torch.zeros((1, n_sources, n_sources), dtype=torch.float64)
+        self._agreeing = torch.zeros((len(blocks), n_sources), dtype=torch.float64)
+
+    def add(self, update: Tensor) -> None:
+        """Take in the next batch update."""
+        if update.shape != self.mean.shape:
+            raise ShapeError(
+                f"Expected a batch update of {self.blocks.total} entries, "
+                f"but got shape {tuple(update.shape)}."
+            )
+        new = update.detach().to("cpu", torch.float64)
+        difference = new - self.mean
+        self.count += 1
+        self.mean += difference / self.count
+        share = (self.count - 1) / self.count
+        for index, columns in enumerate(self.blocks.slices()):
+            part = difference[columns]
+            self._squares[index] += share * torch.dot(part, part)
+        if self._directions is not None:
+            seen = self._seen_by_sources(torch.stack((difference, new)))
+            self._products += share * _squared(seen[:, 0])
+            self._whole_products += share * _squared(seen[:, 0].sum(0, keepdim=True))
+            self._agreeing += seen[:, 1] > 0
+        if self._sketch is not None and self.count > 1:
+            self.sketches.append(share**0.5 * self._sketch.press(difference[None])[0])
+
+    def _seen_by_sources(self, rows: Tensor) -> Tensor:
+        """(K, r, N) inner products of rows with the sources' updates."""
+        assert self._directions is not None
+        directions = self._directions
+        return torch.stack([inner(rows, directions, part) for part in self.blocks.slices()])
+
+    def noise(self) -> Noise | None:
+        """The noise of the mean update; None for fewer than two batches, which leave it open."""
+        if self.count < 2:
+            return None
+        for name, squares in zip(self.blocks.names, self._squares, strict=True):
+            if not bool(squares.isfinite()):
+                raise NonFiniteError(
+                    f"Expected finite batch updates of the target, but their mean or spread is "
+                    f"NaN or Inf in {name!r}: lower the target's learning rate."
+                )
+        pairs = self.count * (self.count - 1)
+        known = self._directions is not None
+        return Noise(
+            sigma2=self._squares / pairs,
+            covariance=self._products / pairs if known else None,
+            agreement=self._agreeing / self.count if known else None,
+            batches=self.count,
+            whole_covariance=self._whole_products / pairs if known else None,
+        )
+
+
+def _squared(rows: Tensor) -> Tensor:
+    """(K, N, N) the outer product of every row (K, N) with itself."""
+    return rows[:, :, None] * rows[:, None, :]
+
+
+def covariance_from_sketch(
+    sketch: Sketch, batches: list[Tensor], sources: Tensor, *, whole: bool = False
+) -> Tensor:
+    """Covariance (K, N, N) of ``⟨ḡ, g_i⟩`` from the target's batch sketches, without bias.
+
+    ``whole`` gives the covariance (1, N, N) over the whole model instead, what noise in one block
+    has in common with noise in another included.
+
+    ``batches`` are ``NoiseStream.sketches`` as they came over the wire. Each entry is the
+    product of the two independent halves; no squared sketch, hence no bias to take off.
+
+    Raises:
+        NoiseUndefinedError: there was only one batch, which leaves no sketch.
+    """
+    if not batches:
+        raise NoiseUndefinedError(
+            "Expected the sketches of at least two target batches, but got none (B = 1 sends "
+            "none): make the target's batch size smaller, or use a known `sigma2`."
+        )
+    count = len(batches) + 1
+    products = sketch.inner(torch.stack(batches), sketch.press(sources))
+    if whole:
+        products = products.sum(2, keepdim=True)
+    first, second = products.unbind(-1)
+    across = torch.einsum("jak,jbk->kab", first, second)
+    return (across + across.mT) / (2 * count * (count - 1))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Raw and unbiased, hence possibly negative where the truth is near zero.
+
+    Attributes:
+        sigma2: ``σ̂²``, the noise of the target's mean update.
+        d2: (N,) squared distance of every source from the target.
+        tau2_d2: (N,) ``τ²d²``, what is left of the target off the line of every source.
+        along: (N,) ``v_i``, the part of ``σ̂²`` along every source.
+    """
+
+    sigma2: float
+    d2: Tensor
+    tau2_d2: Tensor
+    along: Tensor
+
+    @classmethod
+    def of(cls, geometry: Geometry) -> Estimate:
+        """The whole-model estimates of a measured round.
+
+        d̂_i²     = ‖g_i − ḡ‖² − σ̂²
+        τ̂_i²d̂_i² = ‖ḡ − P_i ḡ‖² − (σ̂² − v_i)
+        """
+        whole = geometry.whole()
+        sigma2 = whole.require_noise().sigma2[0]
+        along = whole.along()[0]
+        return cls(
+            sigma2=float(sigma2),
+            d2=whole.distance2[0] - sigma2,
+            tau2_d2=whole.line2[0] - (sigma2 - along),
+            along=along,
+        )
+
+
+def estimate(batches: Tensor, sources: Tensor) -> Estimate:
+    """Estimate noise and distances from the target's batch updates and the sources' updates.
+
+    Args:
+        batches: (B, m) the target's batch updates; their plain mean is its update.
+        sources: (N, m) the sources' updates, in the same unit.
+
+    Raises:
+        NoiseUndefinedError: there is only one batch.
+    """
+    sources = check_sources(sources)
+    blocks = Blocks.whole(sources.shape[1])
+    batches = check_batches(batches, sources, blocks)
+    mean, noise = measure_noise(batches, sources, blocks)
+    at_least_single = torch.promote_types(batches.dtype, torch.float32)
+    geometry = measure(mean.to(at_least_single), sources, blocks, noise=noise, batches=len(batches))
+    return Estimate.of(geometry)
+
+
+def measure_noise(batches: Tensor, sources: Tensor, blocks: Blocks) -> tuple[Tensor, Noise | None]:
+    """Mean and noise of batch updates that are all at hand, by the streaming estimator."""
+    stream = NoiseStream(blocks, directions=sources)
+    for update in batches:
+        stream.add(update)
+    return stream.mean, stream.noise()
+
+
+def auto_beta(rule: Literal["fedda", "fedgp"], estimate: Estimate) -> Tensor:
+    """The paper's weights, ``σ̂² / (σ̂² + distance²)`` with the distance clipped at 0.
+
+    The distance is ``d²`` for ``"fedda"`` and ``τ²d²`` for ``"fedgp"``. A target without noise
+    needs no source: ``σ̂² = 0`` gives 0.
+    """
+    if rule not in ("fedda", "fedgp"):
+        raise FedbridgeError(f"Expected `rule` to be 'fedda' or 'fedgp', but got {rule!r}.")
+    raw = estimate.d2 if rule == "fedda" else estimate.tau2_d2
+    distance2 = torch.as_tensor(raw, dtype=torch.float64).clamp(min=0.0)
+    sigma2 = max(float(estimate.sigma2), 0.0)
+    if sigma2 == 0.0:
+        return torch.zeros_like(distance2)
+    return sigma2 / (sigma2 + distance2)

@@ -1,0 +1,172 @@
+"""What a rule is, and the book of all of them: built in, registered, or from another package."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fedbridge.base.errors import OptionError, UnknownOptionError, nearest
+from fedbridge.base.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fedbridge.core.geometry import Geometry
+
+NoiseNeed = Literal["none", "size", "directions"]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The update a rule decides on: per block ``target · ḡ + Σ_i sources_i · g_i``.
+
+    Attributes:
+        target: (K,) coefficient of the target's update.
+        sources: (K, N) coefficient of every source's update.
+        beta: (K, N) how far each source is trusted, 0 to 1; what a person wants to read.
+    """
+
+    target: Tensor
+    sources: Tensor
+    beta: Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``.
+
+    Attributes:
+        name: what users call it.
+        function: the rule itself.
+        noise: what it must know of the target's noise: nothing, its ``size``, or also its
+            ``directions``. A federation measures no more than that.
+        own_unit: whether updates are mixed as they are, instead of in the target's unit: right
+            for plain averages, wrong for whatever compares updates.
+        by_samples: whether clients always count by their samples.
+        alone: whether it needs no source at all, so that none has to train.
+        fixed: for a rule that weighs each source on its own, the same rule with given weights
+            ``beta``; used when weights are kept over rounds.
+    """
+
+    name: str
+    function: Callable[..., Mix]
+    noise: NoiseNeed = "none"
+    own_unit: bool = False
+    by_samples: bool = False
+    alone: bool = False
+    fixed: Callable[..., Mix] | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the keyword options that the rule takes."""
+        return _keyword_options(self.function)
+
+    def __call__(self, geometry: Geometry, **options: object) -> Mix:
+        """Decide on the mixture; an option that the rule does not have is an error."""
+        _check_options(self.name, self.options, options)
+        return self.function(geometry, **options)
+
+
+@dataclass(frozen=True)
+class CoordinateRule:
+    """The second form of a rule, for what is no mixture: entry by entry over the clients.
+
+    A pure function ``(target (c,), sources (N, c), **options) -> (c,)`` whose result in one entry
+    depends on that entry alone, such as a median, so that it may be applied slice by slice.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    noise: NoiseNeed = "none"
+    own_unit: bool = True
+    by_samples: bool = False
+    alone: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the keyword options that the rule takes."""
+        return _keyword_options(self.function)
+
+    def __call__(self, target: Tensor, sources: Tensor, **options: object) -> Tensor:
+        """Apply the rule to a slice; an option that the rule does not have is an error."""
+        _check_options(self.name, self.options, options)
+        return self.function(target, sources, **options)
+
+
+AnyRule = Rule | CoordinateRule
+
+
+def _keyword_options(function: Callable[..., object]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def _check_options(name: str, known: tuple[str, ...], given: dict[str, object]) -> None:
+    for option in given:
+        if option not in known:
+            has = "its options are " + ", ".join(known) if known else "it has no options"
+            raise UnknownOptionError(
+                f"Expected an option that rule {name!r} has, but got {option!r}; {has}."
+                f"{nearest(option, known)}"
+            )
+
+
+def _adapt(name: str, entry: object) -> AnyRule:
+    """What an entry point or a caller brings: a rule of either form, or a plain function.
+
+    A function that a decorator registered stands for its rule, with all that was said of it.
+    """
+    if isinstance(entry, Rule | CoordinateRule):
+        return entry
+    for known in registry.so_far():
+        if known.function is entry:
+            return known
+    if not callable(entry):
+        raise OptionError(f"Expected rule {name!r} to be a function, but got {entry!r}.")
+    return Rule(name, entry, noise="size")
+
+
+registry: Registry[AnyRule] = Registry("rule", "fedbridge.core.rules", _adapt)
+names = registry.names
+get = registry.get
+
+
+def rule(
+    name: str,
+    *,
+    noise: NoiseNeed = "size",
+    own_unit: bool = False,
+    by_samples: bool = False,
+    alone: bool = False,
+    fixed: Callable[..., Mix] | None = None,
+) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
+    """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule.
+
+    What a federation has to know of it is said here: see ``Rule``.
+    """
+
+    def register(function: Callable[..., Mix]) -> Callable[..., Mix]:
+        registry.add(name, Rule(name, function, noise, own_unit, by_samples, alone, fixed))
+        return function
+
+    return register
+
+
+def coordinate_rule(name: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a function ``(target, sources, *, option=default, ...) -> update`` by entries."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        registry.add(name, CoordinateRule(name, function))
+        return function
+
+    return register
+
+
+def resolve(rule: str | AnyRule | Callable[..., Mix]) -> AnyRule:
+    """A rule by name, or any function of a geometry taken as one."""
+    if isinstance(rule, str):
+        return get(rule)
+    return _adapt(getattr(rule, "__name__", "rule"), rule)

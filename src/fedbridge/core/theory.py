@@ -1,0 +1,361 @@
+"""Delta errors: how far the update of a rule is, on average, from the target's true gradient.
+
+``Δ² = E ‖g_T − update‖²`` over the draw of the target's few samples. It is what every rule tries
+to make small, since one step of size ``μ ≤ 1/γ`` lowers the target's loss by at least
+``μ/2 (‖g_T‖² − Δ²)``. This module has the closed forms, the bounds, and a simulation that works
+for any rule. A ``Problem`` holds what is true and never seen; ``estimators`` what is seen of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbridge.base.errors import FedbridgeError, OptionError, ShapeError
+from fedbridge.core.aggregate import aggregate
+from fedbridge.core.blocks import Blocks
+from fedbridge.core.checks import check_sources, check_target
+from fedbridge.core.geometry import Geometry, Noise, divide, measure
+from fedbridge.core.gram import inner
+from fedbridge.core.rules import AnyRule, Mix, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A round whose truth is known: the target's true gradient, its noise, the sources.
+
+    Attributes:
+        target: (m,) ``g_T``, the gradient that infinitely many target samples would give.
+        sources: (N, m) ``g_i``; sources are rich in data, their noise is left out.
+        noise: how the target's mean update errs, as Gaussian noise: a number ``σ²`` spreads it
+            evenly over all m directions, a matrix (m, r) gives it the covariance ``noise noiseᵀ``.
+    """
+
+    target: Tensor
+    sources: Tensor
+    noise: float | Tensor
+
+    def __post_init__(self) -> None:
+        sources = check_sources(self.sources).to(torch.float64)
+        target = check_target(self.target, sources).to(torch.float64)
+        object.__setattr__(self, "sources", sources)
+        object.__setattr__(self, "target", target)
+        if isinstance(self.noise, Tensor):
+            if self.noise.ndim != 2 or self.noise.shape[0] != len(target):
+                raise ShapeError(
+                    f"Expected `noise` to be a number or a matrix of {len(target)} rows, but got "
+                    f"shape {tuple(self.noise.shape)}."
+                )
+            object.__setattr__(self, "noise", self.noise.to(torch.float64))
+        elif not (math.isfinite(self.noise) and self.noise >= 0):
+            raise OptionError(f"Expected `noise` to be finite and >= 0, but got {self.noise}.")
+
+    @property
+    def sigma2(self) -> float:
+        """``σ² = E ‖ḡ − g_T‖²``."""
+        return float(self.noise.square().sum()) if isinstance(self.noise, Tensor) else self.noise
+
+    @property
+    def d2(self) -> Tensor:
+        """(N,) ``d_i² = ‖g_i − g_T‖²``."""
+        return (self.sources - self.target).square().sum(1)
+
+    @property
+    def tau2_d2(self) -> Tensor:
+        """(N,) ``τ_i² d_i²``, the squared distance of ``g_T`` from the line of ``g_i``."""
+        return self._noiseless().line2[0]
+
+    @property
+    def tau2(self) -> Tensor:
+        """(N,) ``τ_i²``, squared sine of the angle between ``g_i`` and ``g_T − g_i``."""
+        return divide(self.tau2_d2, self.d2)
+
+    @property
+    def along(self) -> Tensor:
+        """(N,) ``v_i = E ⟨ḡ − g_T, u_i⟩²``, the noise along the direction of source i."""
+        return self.geometry().along()[0]
+
+    @property
+    def delta(self) -> Tensor:
+        """(N,) ``δ_i``, the chance that source i is not opposed: ``P(⟨ḡ, g_i⟩ > 0)``."""
+        inner_products = self._noiseless().inner[0]
+        lengths = self.sources.norm(dim=1)
+        return torch.tensor(
+            [
+                FilterMoments.gaussian(float(a / n), float(v)).passing if n > 0 else 0.0
+                for a, n, v in zip(inner_products, lengths, self.along, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+
+    def draw(self, batches: int, generator: torch.Generator) -> Tensor:
+        """(B, m) batch updates of one draw of the target's data; their mean has noise ``σ²``."""
+        m = len(self.target)
+        if isinstance(self.noise, Tensor):
+            rank = self.noise.shape[1]
+            factor = self.noise
+            white = torch.randn(batches, rank, dtype=torch.float64, generator=generator)
+            errors = white @ factor.T
+        else:
+            white = torch.randn(batches, m, dtype=torch.float64, generator=generator)
+            errors = white * math.sqrt(self.noise / m)
+        return self.target + math.sqrt(batches) * errors
+
+    def geometry(
+        self,
+        blocks: Blocks | Sequence[int] | None = None,
+        weights: Sequence[float] | Tensor | None = None,
+    ) -> Geometry:
+        """What a rule would see with *true* quantities: the expected Gram matrix and noise.
+
+        ``E ‖ḡ‖² = ‖g_T‖² + σ²``; all other inner products are their true values. Rules on this
+        geometry use the weights that their formulas would give if nothing had to be estimated.
+        """
+        cut = Blocks.resolve(blocks, len(self.target))
+        seen = measure(self.target, self.sources, cut, weights=weights)
+        noise = self._noise_seen(cut, seen)
+        gram = seen.gram.clone()
+        gram[:, 0, 0] += noise.sigma2
+        return Geometry(cut, gram, seen.weights, seen.samples, noise)
+
+    def _noiseless(self) -> Geometry:
+        return measure(self.target, self.sources, Blocks.whole(len(self.target)))
+
+    def _noise_seen(self, blocks: Blocks, seen: Geometry) -> Noise:
+        """The true noise, with the covariances of ``⟨ḡ, g_i⟩``."""
+        if isinstance(self.noise, Tensor):
+            factor = self.noise
+            rows = factor.T.contiguous()
+            sigma2 = [factor[columns].square().sum() for columns in blocks.slices()]
+            products = torch.stack([inner(self.sources, rows, part) for part in blocks.slices()])
+            along = products.sum(0, keepdim=True)
+            return Noise(
+                torch.stack(sigma2), products @ products.mT, whole_covariance=along @ along.mT
+            )
+        per_entry = self.noise / len(self.target)
+        sizes = torch.tensor(blocks.sizes, dtype=torch.float64)
+        return Noise(per_entry * sizes, per_entry * seen.source_gram)
+
+
+@dataclass(frozen=True)
+class FilterMoments:
+    """What FedGP's filter keeps of the noise ``x = ⟨ḡ − g_T, u⟩`` along a source.
+
+    Attributes:
+        passing: ``E δ̂``, the chance that the source passes.
+        first: ``E δ̂ x``.
+        second: ``E δ̂ x²``.
+    """
+
+    passing: float
+    first: float
+    second: float
+
+    @classmethod
+    def gaussian(cls, mean: float, variance: float) -> FilterMoments:
+        """Exact, for ``x`` normal with this variance and ``mean = ⟨g_T, u⟩``."""
+        if variance <= 0:
+            return cls(1.0 if mean > 0 else 0.0, 0.0, 0.0)
+        deviation = math.sqrt(variance)
+        z = mean / deviation
+        density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        passing = math.erfc(-z / math.sqrt(2)) / 2
+        return cls(passing, deviation * density, variance * (passing - z * density))
+
+    @classmethod
+    def of_draws(cls, mean: float, errors: Tensor) -> FilterMoments:
+        """Averages over observed errors ``x`` of any distribution."""
+        passing = (mean + errors > 0).to(torch.float64)
+        return cls(
+            float(passing.mean()),
+            float((passing * errors).mean()),
+            float((passing * errors.square()).mean()),
+        )
+
+
+def fedda_delta(beta: float, sigma2: float, d2: float) -> float:
+    """FedDA with one source, exact: ``(1 − β)² σ² + β² d²``; β = 0, 1 are the single sides."""
+    return (1 - beta) ** 2 * sigma2 + beta**2 * d2
+
+
+def fedgp_delta_approximation(
+    beta: float,
+    sigma2: float,
+    tau2_d2: float,
+    *,
+    m: int,
+    delta: float = 1.0,
+    target2: float = 0.0,
+) -> float:
+    """FedGP with one source, the paper's approximation for isotropic noise in m dimensions.
+
+    ``((1−β)² + (2β−β²) δ/m) σ² + β² δ τ²d² + β² (1−δ) ‖g_T‖²``; the paper then sets δ = 1. It takes
+    the filter as independent of the noise, which is good far from a right angle only.
+    """
+    spread = (1 - beta) ** 2 + (2 * beta - beta**2) * delta / m
+    return spread * sigma2 + beta**2 * (delta * tau2_d2 + (1 - delta) * target2)
+
+
+def fedgp_delta(
+    beta: float, sigma2: float, tau2_d2: float, *, along: float, target2: float, kept: FilterMoments
+) -> float:
+    """FedGP with one source, exact (the paper's restated theorem).
+
+    ``(1−β)² σ² + β² E[δ̂] τ²d² + (2β−β²) E[δ̂ x²] + 2β(1−β) ⟨g_T,u⟩ E[δ̂ x] + β² (1 − E δ̂) ‖g_T‖²``
+    with ``x = ⟨ḡ − g_T, u⟩``. The printed theorem has ``⟨g_T, g_i⟩`` in the cross term; the
+    proof, and simulation, need the unit vector there: ``along = ⟨g_T, u⟩``.
+    """
+    return (
+        (1 - beta) ** 2 * sigma2
+        + beta**2 * kept.passing * tau2_d2
+        + (2 * beta - beta**2) * kept.second
+        + 2 * beta * (1 - beta) * along * kept.first
+        + beta**2 * (1 - kept.passing) * target2
+    )
+
+
+def fedgp_delta_of(problem: Problem, beta: float | Tensor) -> Tensor:
+    """(N,) exact Delta error of FedGP with each source of a problem on its own."""
+    betas = torch.as_tensor(beta, dtype=torch.float64).expand(len(problem.sources))
+    lengths = problem.sources.norm(dim=1)
+    along = divide(problem.sources @ problem.target, lengths)
+    target2 = float(problem.target.square().sum())
+    errors = []
+    for b, a, n, v, off in zip(
+        betas.tolist(),
+        along.tolist(),
+        lengths.tolist(),
+        problem.along.tolist(),
+        problem.tau2_d2.tolist(),
+        strict=True,
+    ):
+        kept = FilterMoments.gaussian(a, v) if n > 0 else FilterMoments(0.0, 0.0, 0.0)
+        errors.append(fedgp_delta(b, problem.sigma2, off, along=a, target2=target2, kept=kept))
+    return torch.tensor(errors, dtype=torch.float64)
+
+
+def mix_delta(mix: Mix, problem: Problem, blocks: Blocks | Sequence[int] | None = None) -> float:
+    """Exact Delta error of *fixed* coefficients: ``‖(1−a) g_T − Σ c_i g_i‖² + a² σ²``, over blocks.
+
+    Covers target-only, source-only, fedavg and fedda with any number of sources, and fedda-auto
+    and fedda-joint with the weights of ``problem.geometry()``. It is the estimate below, taken
+    on true quantities.
+    """
+    return estimated_delta(mix, problem.geometry(blocks))
+
+
+def estimated_delta(mix: Mix, geometry: Geometry) -> float:
+    """Estimate of the Delta error of a mixture from what is seen: ``Q + σ̂²``, over blocks.
+
+    ``Q(b, c) = ‖b ḡ − Σ c_i g_i‖² − 2 b σ̂²`` with ``b = 1 − target``. Unbiased for coefficients
+    that were chosen without looking at ``ḡ``; for coefficients that minimise it, it is optimistic.
+    """
+    sigma2 = geometry.require_noise().sigma2
+    coefficients = torch.cat((mix.target[:, None] - 1.0, mix.sources), dim=1)
+    seen = torch.einsum("ka,kab,kb->k", coefficients, geometry.gram, coefficients)
+    return float((seen + (2.0 * mix.target - 1.0) * sigma2).sum())
+
+
+def mean_bound(errors: Tensor, weights: Tensor | None = None) -> float:
+    """``Δ² ≤ Σ p_i Δ_i²``: a mean over sources is at most as wrong as they are on average."""
+    return float(errors.mean() if weights is None else (weights / weights.sum() * errors).sum())
+
+
+def decomposition_bound(sigma2: float, d2: float, *, eigenvalues: tuple[float, float]) -> float:
+    """Bound for a rule that is affine in the target: ``max λ² σ² + max (1−λ)² d²``.
+
+    Needs ``F[g, g] = g`` and a *symmetric* linear part with its eigenvalues in the given interval:
+    FedDA has ``λ = 1−β``, projection without filter ``1−β ≤ λ ≤ 1``. Filtered FedGP, auto and joint
+    rules are not affine and the bound does not speak of them.
+    """
+    low, high = eigenvalues
+    if low > high:
+        raise OptionError(f"Expected `eigenvalues` as (low, high), but got ({low}, {high}).")
+    largest = max(low**2, high**2)
+    farthest = max((1 - low) ** 2, (1 - high) ** 2)
+    return largest * sigma2 + farthest * d2
+
+
+def one_step_bound(step: float, target2: float, delta2: float, *, smoothness: float) -> float:
+    """Upper bound of the expected change of the target's loss: ``−μ/2 (‖g_T‖² − Δ²)``.
+
+    Holds for a ``smoothness``-smooth loss (γ) and a step size ``μ ≤ 1/γ``.
+    """
+    if not 0 < step * smoothness <= 1 + 1e-12:
+        raise OptionError(
+            f"Expected a `step` in (0, 1/smoothness], but got {step} for smoothness {smoothness}."
+        )
+    return -step / 2 * (target2 - delta2)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated expectation: its mean, and the standard error of that mean."""
+
+    mean: float
+    standard_error: float
+    draws: int
+
+
+def delta_error(
+    rule: str | AnyRule | Callable[..., Mix],
+    problem: Problem,
+    *,
+    batches: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+    known_noise: bool = False,
+    weights: Sequence[float] | Tensor | None = None,
+    blocks: Blocks | Sequence[int] | None = None,
+    **options: object,
+) -> Simulated:
+    """Delta error of any rule, registered or not, by simulation.
+
+    Args:
+        rule: a name or a function, as for ``aggregate``.
+        problem: the truth to draw from.
+        batches: B, batches of the target in every draw.
+        draws: how many times the target's data are drawn.
+        seed: of the draws.
+        known_noise: give the rule the true ``σ²`` instead of the batches.
+        weights: sample counts, as for ``aggregate``.
+        blocks: block sizes, as for ``aggregate``.
+        **options: options of the rule.
+    """
+    if draws < 2 or batches < 1:
+        raise FedbridgeError(
+            f"Expected at least 2 `draws` and 1 of `batches`, but got {draws} and {batches}."
+        )
+    chosen = resolve(rule)
+    cut = Blocks.resolve(blocks, len(problem.target))
+    generator = torch.Generator().manual_seed(seed)
+    sigma2 = problem.geometry(cut).require_noise().sigma2 if known_noise else None
+    errors = torch.empty(draws, dtype=torch.float64)
+    for draw in range(draws):
+        seen = problem.draw(batches, generator)
+        update = aggregate(
+            chosen,
+            seen.mean(0),
+            problem.sources,
+            batches=None if known_noise else seen,
+            sigma2=sigma2,
+            weights=weights,
+            blocks=cut,
+            **options,
+        )
+        errors[draw] = (update - problem.target).square().sum()
+    return Simulated(float(errors.mean()), float(errors.std() / math.sqrt(draws)), draws)
+
+
+def share_off_line(d2: float | None, tau2_d2: float | None) -> float | None:
+    """``τ²`` in [0, 1] from raw estimates; None where there is no distance to take a share of."""
+    if d2 is None or tau2_d2 is None or d2 <= 0:
+        return None
+    return min(1.0, max(0.0, tau2_d2 / d2))

@@ -1,0 +1,185 @@
+"""Evidence: what a rule's weights are computed from, kept apart from the updates that it mixes.
+
+``path`` measures the training steps themselves, as the paper does. ``probe`` measures plain
+gradients taken at the round's starting point, which is the theory's own setting: one point,
+independent batches. ``init`` keeps the weights of the first round (a method's business, since
+it needs memory). ``borrowed`` noise does not let the target's noise fall below what the sources'
+samples show, because a small target soon fits its few samples and looks noiseless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbridge.core.estimators import covariance_from_sketch
+from fedbridge.core.geometry import Geometry, Noise, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fedbridge.core.blocks import Blocks
+    from fedbridge.core.sketch import Sketch
+    from fedbridge.training.job import Outcome
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What the clients of a round returned, in one unit, with the target's and sources' reports.
+
+    Attributes:
+        target: (m,) the target's vector.
+        sources: (N, m) the sources' vectors.
+        report: the target's outcome.
+        reports: the sources' outcomes, in the order of the rows.
+        scale: (N,) what the sources' vectors were multiplied with to come into the target's unit.
+    """
+
+    target: Tensor
+    sources: Tensor
+    report: Outcome
+    reports: Sequence[Outcome]
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What came back in a round.
+
+    Attributes:
+        rows: (clients, m) the vectors that came back: the target's first, if it is there.
+        target: the target's outcome; None if it dropped out.
+        sources: index (from 0) and outcome of every source that came back.
+        failures: name of every client that did not, and why.
+    """
+
+    rows: Tensor
+    target: Outcome | None
+    sources: tuple[tuple[int, Outcome], ...]
+    failures: Mapping[str, str]
+
+    @property
+    def samples(self) -> Tensor:
+        """(n+1,) rows that the target (0 if it is missing) and the sources have trained on."""
+        own = 0 if self.target is None else self.target.samples
+        return torch.tensor(
+            [own, *(outcome.samples for _, outcome in self.sources)], dtype=torch.float64
+        )
+
+    @property
+    def source_indices(self) -> list[int]:
+        """Indices of the sources that came back."""
+        return [index for index, _ in self.sources]
+
+    def vectors(self, *, align: bool) -> Vectors:
+        """The vectors in one unit: the only place where updates are rescaled.
+
+        A source's update over (its steps x its learning rate), times the target's.
+        """
+        assert self.target is not None
+        reports = [outcome for _, outcome in self.sources]
+        unit = self.target.time
+        scale = [unit / report.time if align else 1.0 for report in reports]
+        factors = torch.tensor(scale, dtype=torch.float64)
+        theirs = self.rows[1:]
+        if align:
+            theirs.mul_(factors.to(theirs.dtype)[:, None])
+        return Vectors(self.rows[0], theirs, self.target, reports, factors)
+
+
+def measure_evidence(
+    vectors: Vectors,
+    blocks: Blocks,
+    sketch: Sketch,
+    *,
+    weights: Tensor | None = None,
+    borrowed: bool = False,
+    noisy_sources: bool = False,
+) -> Geometry:
+    """The geometry of some vectors and the target's noise.
+
+    Args:
+        vectors: updates, or probes.
+        blocks: the blocks that the rule treats one by one; the model's tensors or their sum.
+        sketch: the sketch that clients used.
+        weights: (N+1,) sample counts, target first.
+        borrowed: do not believe in less noise than the sources' samples show.
+        noisy_sources: take the sources' own noise off their squared lengths (for probes, which
+            stand on a few batches).
+    """
+    geometry = measure(
+        vectors.target,
+        vectors.sources,
+        sketch.blocks,
+        weights=weights,
+        noise=target_noise(vectors, sketch, borrowed=borrowed),
+        batches=vectors.report.batches,
+    )
+    if len(blocks) == 1:
+        geometry = geometry.whole()
+    return without_source_noise(geometry, vectors, blocks) if noisy_sources else geometry
+
+
+def target_noise(vectors: Vectors, sketch: Sketch, *, borrowed: bool) -> Noise | None:
+    """The target's noise from its own report, and from the sources' if borrowed."""
+    own = vectors.report.noise
+    sketches = vectors.report.sketches
+    per_block = whole = None
+    if own is not None and sketches is not None:
+        per_block, whole = (
+            covariance_from_sketch(sketch, list(sketches), vectors.sources, whole=over_all)
+            for over_all in (False, True)
+        )
+    size = own
+    if borrowed:
+        lent = _noise_lent(vectors)
+        if lent is not None:
+            size = lent if own is None else torch.maximum(own, lent)
+    if size is None:
+        return None
+    if own is None:
+        return Noise(size)
+    measured = Noise(own, per_block, batches=vectors.report.batches, whole_covariance=whole)
+    return measured.scaled_to(size)
+
+
+def _noise_lent(vectors: Vectors) -> Tensor | None:
+    """(K,) mean over sources of their variance per sample, over the target's sample count."""
+    per_sample = [
+        report.noise * factor.square() * report.samples
+        for report, factor in zip(vectors.reports, vectors.scale, strict=True)
+        if report.noise is not None
+    ]
+    if not per_sample:
+        return None
+    return torch.stack(per_sample).mean(0) / vectors.report.samples
+
+
+def without_source_noise(geometry: Geometry, vectors: Vectors, blocks: Blocks) -> Geometry:
+    """Take the sources' noise off the diagonal of the Gram matrix and keep it a Gram matrix.
+
+    ``E‖g_i‖²`` of a noisy source is too large by its noise ``σ_i²``, and so is its distance from
+    everything. What is left may not be positive semidefinite; its negative part is dropped.
+    """
+    noise = torch.stack(
+        [
+            torch.zeros(len(geometry.blocks), dtype=torch.float64)
+            if report.noise is None
+            else _summed(report.noise * factor.square(), len(blocks))
+            for report, factor in zip(vectors.reports, vectors.scale, strict=True)
+        ],
+        dim=1,
+    )
+    gram = geometry.gram.clone()
+    gram[:, 1:, 1:] -= torch.diag_embed(noise)
+    size = gram.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=torch.finfo(gram.dtype).tiny)
+    values, directions = torch.linalg.eigh(gram / size[:, None, None])
+    repaired = directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
+    return replace(geometry, gram=repaired * size[:, None, None])
+
+
+def _summed(per_tensor: Tensor, n_blocks: int) -> Tensor:
+    return per_tensor if len(per_tensor) == n_blocks else per_tensor.sum(0, keepdim=True)

@@ -1,0 +1,421 @@
+"""The federation: who is there, what a round costs, and what comes back from the clients.
+
+Methods ask it to ``gather`` the clients' work from a point in parameter space; engine, seeds,
+dropout, units and byte counts are settled here, once, for every method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbridge.base.errors import FedbridgeError, ModelError
+from fedbridge.core.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
+from fedbridge.data.split import round_half_up
+from fedbridge.engines import Answer, Finished, Traffic, make_engine
+from fedbridge.evaluation.metrics import class_weights
+from fedbridge.federation.evidence import Gathered
+from fedbridge.federation.rows import more_sites, rows_to_train, set_validation_aside
+from fedbridge.training.job import (
+    CHOOSING,
+    DROPPING,
+    PROBING,
+    SUPERVISED,
+    TARGET,
+    TRAINING,
+    Job,
+    LocalPlan,
+    Outcome,
+    seed_of,
+)
+from fedbridge.training.state import Buffers, State
+from fedbridge.training.trainer import Workbench, one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.engines import Engine
+    from fedbridge.evaluation.metrics import Evaluation, Metrics
+    from fedbridge.federation.needs import Need
+    from fedbridge.federation.settings import Settings
+    from fedbridge.training.objective import Objective
+    from fedbridge.training.slices import Stretches
+    from fedbridge.training.target_side import Decision, News, TargetSide
+
+
+T = TypeVar("T")
+
+
+class TargetFailedError(FedbridgeError):
+    """The target's training came to nothing; without the target there is nothing to adapt to."""
+
+
+class Federation:
+    """A task, a model and an engine, ready to gather the work of clients."""
+
+    def __init__(
+        self,
+        task: FederatedTask,
+        model: nn.Module,
+        settings: Settings,
+        seed: int,
+        needs: Sequence[Need] = (),
+        engine: Callable[[Workbench], Engine] | None = None,
+    ) -> None:
+        """A federation whose clients are run by ``engine``; None for processes of this machine.
+
+        ``needs`` says what besides the sites' labelled rows the method may see.
+        """
+        self.task, self.settings, self.seed = task, settings, seed
+        self.initial = State(parameter_vector(model), buffer_copies(model))
+        if self.initial.parameters.dtype != torch.float32:
+            raise ModelError(
+                f"Expected a model of float32 parameters, but got "
+                f"{self.initial.parameters.dtype}: call its .float()."
+            )
+        self.validation, self.target_rows = set_validation_aside(task, settings, seed)
+        more = more_sites(task, needs, self.validation)
+        self.bench = Workbench(
+            model,
+            task,
+            device=settings.device,
+            sketch_size=settings.sketch_size,
+            more_sites=tuple(more.values()),
+            validation=self.validation,
+        )
+        self.engine = (
+            make_engine(self.bench, workers=settings.workers)
+            if engine is None
+            else engine(self.bench)
+        )
+        self._is_open = False
+        self._more = {need: self.n_sources + 1 + k for k, need in enumerate(more)}
+        self.blocks = self.bench.blocks
+        self.rule_blocks = (
+            self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
+        )
+        self.begin_round()
+        self.stays: Stretches = ()
+        self.buffers_stay: frozenset[str] = frozenset()
+
+    @property
+    def n_sources(self) -> int:
+        """N."""
+        return len(self.task.sources)
+
+    def site_for(self, need: Need) -> int:
+        """Number of the extra site that a method's need has opened, for jobs."""
+        return self._more[need]
+
+    def name_of(self, client: int) -> str:
+        """A client's name."""
+        return self.bench.sites[client].name
+
+    def open(self, *, slots: int = 1, rows: int | None = None) -> None:
+        """Start the engine with room for so many starting points and jobs, and for a warm-up."""
+        self.engine.open(slots=slots, rows=max(rows or 0, self.n_sources + 1))
+        self._is_open = True
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self.engine.close()
+        self._is_open = False
+
+    def begin_round(self) -> None:
+        """Count bytes, notes and facts from here on."""
+        self.bytes_up = self.bytes_down = 0
+        self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self._measured: Traffic | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of the round: as measured on the wire, or what would have crossed one."""
+        return self._measured or Traffic(self.bytes_up, self.bytes_down)
+
+    def _heard(self, answer: Answer[T]) -> T:
+        """Keep what an answer of the engine tells besides itself."""
+        self.notes += answer.notes
+        self.facts |= answer.facts
+        if answer.traffic is not None:
+            past = self._measured or Traffic(0, 0)
+            self._measured = Traffic(past.up + answer.traffic.up, past.down + answer.traffic.down)
+        return answer.value
+
+    def participants(self, round: int) -> list[int]:
+        """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
+        count = max(1, round_half_up(self.settings.participation * self.n_sources))
+        if count == self.n_sources:
+            return list(range(self.n_sources))
+        chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
+        return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())
+
+    def drops_out(self, round: int, client: int) -> bool:
+        """Whether a client drops out of a round, by simulation."""
+        if self.settings.dropout == 0:
+            return False
+        drawn = np.random.default_rng(seed_of(self.seed, round, client, DROPPING)).random()
+        return bool(drawn < self.settings.dropout)
+
+    def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
+        """How a client trains in a round, by itself or on its rows and those of others."""
+        warm = round < 1
+        settings = self.settings
+        plan = (
+            settings.target_plan(warm=warm) if client == TARGET else settings.source_plan(warm=warm)
+        )
+        if settings.class_weights is None or self.task.n_classes is None:
+            return plan
+        labels = torch.cat([self._labels(site) for site in (client, *beside)])
+        if not len(labels):
+            return plan  # who has the labels weighs them
+        weights = class_weights(settings.class_weights, labels, self.task.n_classes)
+        return replace(plan, class_weights=weights)
+
+    def job(
+        self,
+        round: int,
+        client: int,
+        state: State,
+        *,
+        kind: Literal["train", "probe"] = "train",
+        noise: Literal["none", "size", "sketch"] = "none",
+        slot: int = 0,
+        rows: Tensor | None = None,
+        purpose: int | None = None,
+        plan: LocalPlan | None = None,
+        objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
+        anchor: int | None = None,
+        moves: Stretches | None = None,
+    ) -> Job:
+        """A piece of work for one client, starting from a state that is (to be) in a slot.
+
+        A ``plan`` stands in for the one that the settings give this client; for the others see
+        ``Job``.
+        """
+        probe = kind == "probe"
+        if rows is None and client == TARGET:
+            rows = self.target_rows
+        number = (PROBING if probe else TRAINING) if purpose is None else purpose
+        return Job(
+            client,
+            replace(plan or self.plan(client, round), noise=noise),
+            seed_of(self.seed, round, client, number),
+            kind,
+            slot,
+            state.buffers,
+            rows,
+            self.settings.probe_batches if probe and client != TARGET else None,
+            objective,
+            beside,
+            anchor,
+            moves,
+        )
+
+    def do(
+        self, jobs: Sequence[Job], states: Sequence[State], round: int = 0
+    ) -> tuple[list[Outcome], Tensor]:
+        """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
+        done = self.do_beside(jobs, states, round, beside=False)
+        return done.outcomes, done.vectors
+
+    def do_beside(
+        self,
+        jobs: Sequence[Job],
+        states: Sequence[State],
+        round: int,
+        *,
+        beside: bool = True,
+        decided: int | None = None,
+    ) -> Finished:
+        """Run jobs, and what the target's side trains beside them.
+
+        ``decided`` is the last round in which the target has decided.
+        """
+        if not self._is_open:
+            self.open()
+        return self._heard(
+            self.engine.run(jobs, states, round=round, beside=beside, decided=decided)
+        )
+
+    def host(self, make: Callable[[], TargetSide]) -> TargetSide:
+        """Let the target's part of a method live with the target."""
+        return self.engine.host(make)
+
+    def decide(self, round: int, news: News) -> Decision | None:
+        """Let the target decide on the round's mixture; None if it does not answer."""
+        return self._heard(self.engine.decide(round, news))
+
+    def gather(
+        self,
+        round: int,
+        state: State,
+        *,
+        noise: Literal["none", "size", "sketch"] = "size",
+        source_noise: bool = False,
+        probe: bool = False,
+        with_target: bool = True,
+        with_sources: bool = True,
+        objective: Objective = SUPERVISED,
+        beside: tuple[int, ...] = (),
+    ) -> tuple[Gathered, Gathered | None]:
+        """Training, and probes if asked for, of all participants of a round.
+
+        A client that fails, in either, is left out of the round and named. The ``objective`` may
+        look at the round's starting point as its anchor, and at rows of the sites ``beside``.
+
+        Raises:
+            TargetFailedError: the target did not drop out but could not train.
+        """
+        present, failures = self.present(round, with_target=with_target, with_sources=with_sources)
+        theirs: Literal["none", "size"] = "size" if source_noise else "none"
+        wanted = [noise if client == TARGET else theirs for client in present]
+        jobs = [
+            self.job(round, client, state, noise=kept, objective=objective, beside=beside, anchor=0)
+            for client, kept in zip(present, wanted, strict=True)
+        ]
+        if probe:
+            jobs += [
+                self.job(
+                    round, client, state, kind="probe", noise=noise if client == TARGET else "size"
+                )
+                for client in present
+            ]
+        outcomes, rows = self.do(jobs, [state], round)
+        self.count_bytes(present, outcomes)
+        parts = [outcomes[: len(present)], outcomes[len(present) :]]
+        for part in parts:
+            failures |= self.failures(round, present, part)
+        trained = self.sort(present, parts[0], rows[: len(present)], failures)
+        probed = self.sort(present, parts[1], rows[len(present) :], failures) if probe else None
+        return trained, probed
+
+    def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
+        """A round of FedAvg over the sources, the target watching."""
+        gathered, _ = self.gather(round, state, noise="none", with_target=False)
+        return self.averaged(state, gathered), dict(gathered.failures)
+
+    def averaged(self, state: State, gathered: Gathered) -> State:
+        """FedAvg: the model moved by the mean of what came back, every client by its samples."""
+        if not len(gathered.rows):
+            return state
+        counts = gathered.samples[1 if gathered.target is None else 0 :]
+        shares = (counts / counts.sum()).to(gathered.rows.dtype)
+        return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+
+    def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
+        """A model of one client after its own training; buffers as trained, or kept."""
+        keep = self.settings.buffers == "keep"
+        return state.moved(change, state.buffers if keep else dict(outcome.buffers))
+
+    def sample_counts(self, sources: Sequence[int]) -> Tensor:
+        """(n+1,) rows of the target and of these sources."""
+        own = rows_to_train(len(self.task.target), self.settings)
+        return torch.tensor(
+            [own, *(len(self.task.sources[index]) for index in sources)], dtype=torch.float64
+        )
+
+    def new_buffers(self, state: State, gathered: Gathered) -> Buffers:
+        """Buffers after a round, by the policy that the settings name; never a projection."""
+        policy = self.settings.buffers
+        if policy == "keep" or not state.buffers:
+            return state.buffers
+        theirs = [dict(outcome.buffers) for _, outcome in gathered.sources]
+        own = dict(gathered.target.buffers) if gathered.target is not None else None
+        if policy == "target" and own is not None:
+            return own
+        every = ([own] if own is not None else []) + theirs
+        if not every:
+            return state.buffers
+        return mean_buffers(every)
+
+    def evaluate(self, round: int, state: State) -> Evaluation:
+        """What a model is worth to the target, wherever that is."""
+        return self._heard(self.engine.evaluate(round, state))
+
+    def measure(self, state: State, site: Site | None = None) -> Metrics:
+        """Measures of a model on the target's test split, or on another set that is here."""
+        with one_thread():
+            return self.bench.measure(state, self.task.test if site is None else site)
+
+    def predict(
+        self,
+        state: State,
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Outputs of a model, or another ``answer`` of it (its features), for all rows of a set."""
+        with one_thread():
+            return self.bench.predict(state.parameters, state.buffers, site, answer)
+
+    def present(
+        self, round: int, *, with_target: bool = True, with_sources: bool = True
+    ) -> tuple[list[int], dict[str, str]]:
+        """Clients that are asked in a round, and those that (by simulation) drop out."""
+        asked = [TARGET] if with_target else []
+        if with_sources:
+            asked += [index + 1 for index in self.participants(round)]
+        failures = {
+            self.name_of(client): "dropped out" for client in asked if self.drops_out(round, client)
+        }
+        return [client for client in asked if self.name_of(client) not in failures], failures
+
+    def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:
+        """Clients whose work failed, and why; a failure of the target itself ends the run."""
+        failed = {
+            client: outcome.failure
+            for client, outcome in zip(clients, outcomes, strict=False)
+            if outcome.failure is not None
+        }
+        if TARGET in failed and not outcomes[clients.index(TARGET)].lost:
+            raise TargetFailedError(
+                f"The target {self.name_of(TARGET)!r} could not train in round {round}: "
+                f"{failed[TARGET]}. Lower lr_target or lr, look at its data, or leave out a source "
+                f"whose updates may have led the model astray."
+            )
+        return {self.name_of(client): reason for client, reason in failed.items()}
+
+    def sort(
+        self, clients: list[int], outcomes: list[Outcome], rows: Tensor, failures: Mapping[str, str]
+    ) -> Gathered:
+        """Pair what came back with its client; rows are copied only where some are missing."""
+        there = [k for k, client in enumerate(clients) if self.name_of(client) not in failures]
+        kept = rows if len(there) == len(clients) else rows[there]
+        has_target = bool(there) and clients[there[0]] == TARGET
+        return Gathered(
+            kept,
+            outcomes[there[0]] if has_target else None,
+            tuple((clients[k] - 1, outcomes[k]) for k in there if clients[k] != TARGET),
+            failures,
+        )
+
+    def count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
+        """What would cross a network: one model down per client, vectors and statistics up.
+
+        A method says which stretches of the vector (``stays``) and which buffers never leave a
+        site (``buffers_stay``).
+        """
+        vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))
+        buffers = sum(
+            buffer.numel() * buffer.element_size()
+            for name, buffer in self.initial.buffers.items()
+            if name not in self.buffers_stay
+        )
+        self.bytes_down += len(clients) * (vector + buffers)
+        for outcome in outcomes:
+            extras = [t for t in (outcome.noise, outcome.sketches) if t is not None]
+            extras += outcome.told.values()
+            self.bytes_up += vector + sum(4 * extra.numel() for extra in extras)
+        self.bytes_up += len(clients) * buffers
+
+    def _labels(self, client: int) -> Tensor:
+        """The labels that a client trains on: those set aside for validation have no say."""
+        labels = self.bench.sites[client].y
+        held_back = client == TARGET and self.target_rows is not None
+        return labels[self.target_rows] if held_back else labels

@@ -1,0 +1,334 @@
+"""The round loop: play, evaluate, write a line of the history, keep a checkpoint, again.
+
+It knows neither where sites live (that is its engine's business) nor what a finished run looks like
+on a page: what is written besides history, checkpoints, model and summary is put on from above
+(``Extras``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import OptionError
+from fedbridge.evaluation.metrics import NOT_MEASURED
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.method import Record
+from fedbridge.federation.needs import check_needs
+from fedbridge.models import build_model
+from fedbridge.runs.checkpoint import Checkpoint
+from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
+from fedbridge.runs.lock import at_work
+from fedbridge.runs.record import summarise
+from fedbridge.training.job import INITIALISING, seed_of
+from fedbridge.training.state import State
+from fedbridge.training.trainer import seeded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.engines import Engine
+    from fedbridge.federation.method import Method
+    from fedbridge.federation.settings import Settings
+    from fedbridge.training.trainer import Workbench
+
+
+Line = dict[str, Any]
+Callback = Callable[[Line], object]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        accuracy: mean of the last 5 rounds in percent; None for regression.
+        history: one record per round.
+        summary: the run in a few numbers, as in ``summary.json``.
+        model: the target's model.
+        out: the run's folder, if it was written.
+    """
+
+    accuracy: float | None
+    history: list[Line]
+    summary: dict[str, Any]
+    model: nn.Module
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What those who write something at the end of a run may look at."""
+
+    folder: Path
+    task: FederatedTask
+    federation: Federation
+    state: State
+    summary: Mapping[str, Any]
+
+
+class Extras:
+    """What is written into a run's folder besides history, checkpoints, model and summary."""
+
+    def before_result(self, run: FinishedRun) -> None:
+        """Before model and summary: the summary marks the run as finished."""
+
+    def after_result(self, run: FinishedRun) -> None:
+        """When all files of the run are there."""
+
+
+@dataclass
+class Run:
+    """One run: everything between its configuration and its result, wherever its sites are.
+
+    Attributes:
+        task: the federation's sites, as far as they are known here.
+        method: name of the method, and
+        kind: its class; ``make`` makes one.
+        rounds: rounds after the warm-up.
+        seed: of the initial model and of everything random in training.
+        settings: options of the run.
+        options: options of the method.
+        callbacks: called with every round's line of the history.
+        engine: who runs the clients; None for processes of this machine.
+        initial: the initial model, or only its parameters; None builds the one that is named.
+        about: more entries for the run's configuration file.
+        extras: what else is written at the end.
+    """
+
+    task: FederatedTask
+    method: str
+    kind: type[Method]
+    make: Callable[[Federation, Mapping[str, Any]], Method]
+    rounds: int
+    seed: int
+    settings: Settings
+    options: dict[str, Any]
+    callbacks: Sequence[Callback] = ()
+    engine: Callable[[Workbench], Engine] | None = None
+    initial: nn.Module | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    extras: Extras = field(default_factory=Extras)
+    history: list[Line] = field(default_factory=list)
+    best: float = float("inf")
+    since_best: int = 0
+    best_state: State | None = None
+    claimed: bool = False
+
+    def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
+        """Start or resume, play all rounds, write the result; alone in the folder."""
+        if folder is None:
+            return self._go(None, resume=resume)
+        folder.refuse_other_files()
+        with at_work(folder.path):
+            return self._go(folder, resume=resume)
+
+    def _go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
+        kind = self.kind
+        model_name = self.settings.model_name or self.task.model
+        with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
+            model = self._model()
+            check_needs(self.method, kind.needs, self.task, model, model_name)
+            blank = deepcopy(model)
+            composed = kind.compose(model, self.task)
+        federation = Federation(
+            self.task, composed, self.settings, self.seed, kind.needs, self.engine
+        )
+        player = self.make(federation, self.options)
+        first = 1 - self.settings.warmup
+        if folder is not None:
+            folder.check(self.config(), resume=resume)
+            first = self._take_up(folder, player, first)
+        begun = time.perf_counter()
+        nothing_to_play = first > self.rounds or self._stopped_early()
+        if not nothing_to_play:
+            self._play_all(first, federation, player, folder)
+        result = player.state if self.best_state is None else self.best_state
+        delivered = player.deliver(blank, result)
+        finished = self._finished(folder) if nothing_to_play else None
+        summary = finished or summarise(
+            self.task,
+            self.history,
+            method=self.method,
+            seed=self.seed,
+            rounds=self.rounds,
+            parameters=federation.blocks.total,
+            seconds=time.perf_counter() - begun,
+        )
+        if folder is not None and finished is None:
+            whole = FinishedRun(folder.path, self.task, federation, result, summary)
+            self.extras.before_result(whole)
+            folder.write_result(delivered, summary)
+            self.extras.after_result(whole)
+        return RunResult(
+            summary["accuracy"],
+            self.history,
+            summary,
+            delivered.eval(),
+            None if folder is None else folder.path,
+        )
+
+    def _model(self) -> nn.Module:
+        if self.initial is not None:
+            return deepcopy(self.initial)
+        return build_model(self.settings.model or self.task.model, self.task)
+
+    def config(self) -> dict[str, Any]:
+        """What the run is: with the same code of the model, the same bits come out."""
+        known = {
+            "format": FORMAT,
+            "version": __version__,
+            "task": self.task.name,
+            "target": self.task.target.name,
+            "sources": list(self.task.source_names),
+            "loaded_as": self.task.manifest.get("loaded_as"),
+            "method": self.method,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "data_sha256": fingerprint(self.task),
+            "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
+            "options": {name: _plain(value) for name, value in self.options.items()},
+            "model": {
+                "name": self.settings.model_name or self.task.model,
+                "input_shape": list(self.task.input_shape),
+                "outputs": self.task.outputs,
+                "n_classes": self.task.n_classes,
+                "class_names": None
+                if self.task.class_names is None
+                else list(self.task.class_names),
+            },
+        }
+        return {**known, **self.about}
+
+    def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
+        """The summary in the folder, if it is that of all rounds."""
+        summary = None if folder is None else folder.summary()
+        played = sum(line["round"] >= 1 for line in self.history)
+        return summary if summary is not None and summary["rounds"] == played else None
+
+    def _play_all(
+        self, first: int, federation: Federation, player: Method, folder: RunFolder | None
+    ) -> None:
+        try:
+            slots, rows = player.room()
+            federation.open(slots=slots, rows=rows)
+            for number in range(first, self.rounds + 1):
+                self._play(number, federation, player, folder)
+                if self._stopped_early():
+                    break
+        finally:
+            federation.close()
+
+    def _play(
+        self, round: int, federation: Federation, player: Method, folder: RunFolder | None
+    ) -> None:
+        federation.begin_round()
+        warm = round < 1
+        if warm:
+            record = Record()
+            begun = time.perf_counter()
+            player.state, record.failures = federation.warm_up(round, player.state)
+            record.seconds_train = time.perf_counter() - begun
+        else:
+            if round == 1:
+                player.begin(player.state)
+            record = player.play(round)
+        line = self._line(round, federation, player.state, record)
+        self.history.append(line)
+        if not warm and self._watch(line):
+            self.best_state = player.state
+        if folder is not None:
+            if not self.claimed:
+                folder.claim(self.config(), self.task, self.history[:-1])
+                self.claimed = True
+            folder.add_round(line)
+            folder.save_checkpoint(self._checkpoint(round, player))
+        for callback in self.callbacks:
+            callback(line)
+
+    def _line(self, round: int, federation: Federation, state: State, record: Record) -> Line:
+        begun = time.perf_counter()
+        evaluation = record.evaluation or federation.evaluate(round, state)
+        seconds_eval = time.perf_counter() - begun
+        told = asdict(record)
+        extra = told.pop("extra")
+        del told["evaluation"]
+        told["notes"] += federation.notes
+        return {
+            "round": round,
+            "phase": "warm-up" if round < 1 else "training",
+            **asdict(evaluation.test or NOT_MEASURED),
+            **told,
+            **extra,
+            **federation.facts,
+            "validation_loss": evaluation.validation,
+            "seconds_eval": seconds_eval,
+            "bytes_up": federation.traffic.up,
+            "bytes_down": federation.traffic.down,
+        }
+
+    def _watch(self, line: Line) -> bool:
+        """Follow the validation loss, if there is one; whether this round is the best so far."""
+        loss = line["validation_loss"]
+        if loss is None:
+            return False
+        if loss < self.best:
+            self.best, self.since_best = loss, 0
+            return True
+        self.since_best += 1
+        return False
+
+    def _stopped_early(self) -> bool:
+        patience = self.settings.early_stopping
+        return patience is not None and self.since_best >= patience
+
+    def _checkpoint(self, round: int, player: Method) -> Checkpoint:
+        tensors = player.state.tensors()
+        if self.best_state is not None:
+            tensors |= self.best_state.tensors("best.")
+        if round >= 1:
+            tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
+        facts = player.facts() if round >= 1 else {}
+        return Checkpoint(round, tensors, {"lines": len(self.history), "method": facts})
+
+    def _take_up(self, folder: RunFolder, player: Method, first: int) -> int:
+        """Go on from the newest checkpoint; the first round to play."""
+        found = folder.load_checkpoint()
+        if found is None:
+            return first
+        checkpoint, self.history = found
+        if checkpoint.round > self.rounds:
+            raise OptionError(
+                f"Expected `rounds` of at least the {checkpoint.round} that the run in "
+                f"{folder.path} has played, but got {self.rounds}."
+            )
+        for line in self.history:
+            if line["round"] >= 1:
+                self._watch(line)
+        tensors = checkpoint.tensors
+        state = State.of_tensors(tensors)
+        if "best.parameters" in tensors:
+            self.best_state = State.of_tensors(tensors, "best.")
+        if checkpoint.round < 1:
+            player.state = state
+        else:
+            player.begin(state)
+            player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
+        return checkpoint.round + 1
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _plain(value: Any) -> Any:
+    """Tensors and numpy values as plain Python ones, for files."""
+    return value.tolist() if hasattr(value, "tolist") else value

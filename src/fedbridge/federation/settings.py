@@ -1,0 +1,234 @@
+"""The options of a run: one frozen record, checked when it is made."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from fedbridge.base.errors import OptionError
+from fedbridge.base.options import check_choice, check_known, check_number, check_whole
+from fedbridge.training.job import LocalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "align": (None, True, False),
+    "blocks": ("tensor", "model", None),
+    "weights": ("equal", "samples"),
+    "buffers": ("target", "mean", "keep"),
+    "evidence": ("path", "init", "probe"),
+    "noise_from": ("own", "borrowed"),
+}
+WHOLE = {
+    "batch_size": 1,
+    "batch_size_target": 1,
+    "epochs": 1,
+    "epochs_target": 1,
+    "steps": 1,
+    "steps_target": 1,
+    "warmup": 0,
+    "probe_batches": 1,
+    "sketch_size": 1,
+    "early_stopping": 1,
+    "workers": 1,
+}
+"""Options that are whole numbers, and the least that each can be."""
+
+NUMBERS: dict[str, dict[str, float]] = {
+    "lr": {},
+    "lr_target": {},
+    "momentum": {"least": 0, "below": 1},
+    "weight_decay": {"least": 0},
+    "lr_factor": {"above": 0},
+    "participation": {"above": 0, "most": 1},
+    "dropout": {"least": 0, "below": 1},
+    "validation_fraction": {"least": 0, "below": 1},
+}
+"""Options that are numbers, and their limits; learning rates are checked with the local plan."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a federation trains. None means: as the task, the method or another option says.
+
+    Attributes:
+        model: a built-in name (``linear``, ``mlp``, ``cnn``), ``module:function``, a module or a
+            function of the task; None for the task's own.
+        lr: learning rate of the sources.
+        lr_target: learning rate of the target; None for that of the sources.
+        batch_size: of the sources.
+        batch_size_target: of the target; None for that of the sources.
+        epochs: local epochs of the sources.
+        epochs_target: local epochs of the target; None for those of the sources.
+        steps: local steps of the sources instead of epochs.
+        steps_target: local steps of the target instead of epochs.
+        optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``, made anew in every round.
+        momentum: of the optimiser ``momentum``.
+        weight_decay: L2 penalty.
+        class_weights: ``balanced`` (each client by its own labels), one weight per class, or None.
+        warmup: rounds of FedAvg over the sources before the method starts.
+        lr_factor: both learning rates are multiplied by it after the warm-up.
+        align: put the sources' updates in the target's unit (steps x learning rate) before the
+            rule sees them; None leaves it to the rule (plain averages take updates as they are).
+        blocks: apply the rule per parameter ``tensor`` or to the whole ``model`` (None too).
+        weights: shares of the sources, ``equal`` (1/N) or by ``samples``.
+        buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
+            all clients, or ``keep`` those it had.
+        evidence: what the weights are computed from: the training steps (``path``), the first
+            round's (``init``), gradients at the round's start (``probe``).
+        noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples
+            show.
+        probe_batches: batches of a source's probe.
+        sketch_size: numbers per block and half of a sketch.
+        participation: share of the sources that take part in a round.
+        dropout: chance that a client fails in a round, to see what that does.
+        early_stopping: stop after so many rounds without a better validation loss, and deliver the
+            best round's model; None never.
+        validation_fraction: share of the target's training rows set aside for early stopping.
+        device: ``cpu``, ``cuda``, ``mps`` ...
+        workers: worker processes; None for one per core. Results do not depend on it.
+    """
+
+    model: str | nn.Module | Callable[..., nn.Module] | None = None
+    lr: float = 0.05
+    lr_target: float | None = None
+    batch_size: int = 32
+    batch_size_target: int | None = None
+    epochs: int = 1
+    epochs_target: int | None = None
+    steps: int | None = None
+    steps_target: int | None = None
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    class_weights: str | tuple[float, ...] | None = None
+    warmup: int = 0
+    lr_factor: float = 1.0
+    align: bool | None = None
+    blocks: str | None = "tensor"
+    weights: str = "equal"
+    buffers: str = "target"
+    evidence: str = "path"
+    noise_from: str = "own"
+    probe_batches: int = 10
+    sketch_size: int = 64
+    participation: float = 1.0
+    dropout: float = 0.0
+    early_stopping: int | None = None
+    validation_fraction: float = 0.2
+    device: str = "cpu"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        usual = {field.name: field.default for field in fields(self)}
+        given = {k: v for k, v in vars(self).items() if not (v is None and usual[k] is None)}
+        for name, value in given.items():
+            if name in WHOLE:
+                object.__setattr__(self, name, check_whole(name, value, least=WHOLE[name]))
+            elif name in NUMBERS:
+                check_number(name, value, **NUMBERS[name])
+            elif name in CHOICES:
+                check_choice(name, value, CHOICES[name])
+        self._check_device()
+        self.source_plan(warm=False)
+        self.target_plan(warm=False)
+
+    def _check_device(self) -> None:
+        try:
+            torch.empty(1, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise OptionError(
+                f"Expected a `device` that is there, such as 'cpu', but got {self.device!r}: "
+                f"{reason}"
+            ) from error
+
+    def source_plan(self, *, warm: bool) -> LocalPlan:
+        """How sources train, in the warm-up or after it."""
+        return LocalPlan(
+            optimizer=self.optimizer,
+            lr=self.lr * (1.0 if warm else self.lr_factor),
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            steps=self.steps,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            drop_last=True,
+        )
+
+    def target_plan(self, *, warm: bool) -> LocalPlan:
+        """How the target trains; what is not said is as at the sources."""
+        return replace(
+            self.source_plan(warm=warm),
+            lr=_first(self.lr_target, self.lr) * (1.0 if warm else self.lr_factor),
+            batch_size=_first(self.batch_size_target, self.batch_size),
+            epochs=_first(self.epochs_target, self.epochs),
+            steps=self.steps if self.steps_target is None else self.steps_target,
+            drop_last=False,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain record for files."""
+        return {**asdict(replace(self, model=None)), "model": self.model_name}
+
+    @property
+    def model_name(self) -> str | None:
+        """The model in words; one that came as an object can be named, but not found again."""
+        if self.model is None or isinstance(self.model, str):
+            return self.model
+        described = self.model if inspect.isroutine(self.model) else type(self.model)
+        return f"{OBJECT_MODEL}{described.__module__}.{described.__qualname__}"
+
+
+OBJECT_MODEL = "object "
+"""How the name of a model that came as an object begins: no ``module:function`` has a space."""
+
+Number = TypeVar("Number", int, float)
+
+NAMES = tuple(field.name for field in fields(Settings))
+
+
+def _first(own: Number | None, other: Number) -> Number:
+    return other if own is None else own
+
+
+def split_options(
+    given: Mapping[str, object],
+    method: str,
+    method_options: tuple[str, ...],
+    defaults: Mapping[str, object],
+) -> tuple[Settings, dict[str, object]]:
+    """Sort options into those of every run and those of the method; unknown ones are an error.
+
+    ``defaults`` (the task's) give way to what is ``given``.
+    """
+    check_known(given, (*NAMES, *method_options), f"the run or of method {method!r}")
+    own_options = {name: value for name, value in given.items() if name in method_options}
+    of_run = {**{k: v for k, v in defaults.items() if k in NAMES}, **given}
+    run_options = {name: value for name, value in of_run.items() if name not in own_options}
+    if not isinstance(run_options.get("class_weights"), str | None):
+        run_options["class_weights"] = _class_weights(run_options["class_weights"])
+    try:
+        return Settings(**run_options), own_options  # type: ignore[arg-type]
+    except TypeError as error:
+        raise OptionError(f"Expected options of the right kind, but got {run_options}.") from error
+
+
+def _class_weights(values: object) -> tuple[float, ...]:
+    """One weight per class, whatever kind of list they came in."""
+    try:
+        weights = tuple(float(value) for value in values)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"Expected `class_weights` to be 'balanced' or numbers, but got {values!r}."
+        ) from error
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise OptionError(f"Expected `class_weights` of at least 0, but got {list(weights)}.")
+    return weights

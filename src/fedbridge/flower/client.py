@@ -1,0 +1,293 @@
+"""The site's end: Flower messages in, the site's own work, Flower messages out.
+
+``client_app`` is ready to run. A Flower user with a training loop of his own writes his own
+``ClientApp`` and answers with ``reply_to_hello``, ``reply_to_train`` and ``reply_to_evaluate``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import OptionError
+from fedbridge.base.files import file_name
+from fedbridge.core.blocks import Blocks, buffer_copies, parameter_vector
+from fedbridge.core.estimators import NoiseStream
+from fedbridge.core.sketch import Sketch
+from fedbridge.data.site_package import LocalSite, load_site
+from fedbridge.evaluation.metrics import Evaluation, Metrics
+from fedbridge.flower.messages import (
+    SITE,
+    SiteError,
+    evaluate_reply,
+    only_kind,
+    tensors,
+    train_reply,
+)
+from fedbridge.flower.named_arrays import Layout
+from fedbridge.flower.privacy import privacy_in
+from fedbridge.flower.run_spec import OrderError, Orders, job_of_json, read
+from fedbridge.flower.site import Delivery, SiteWorker
+from fedbridge.flower.site_memory import Memory, default_folder
+from fedbridge.training.job import ClientResult, Outcome
+from fedbridge.training.target_side import News
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor, nn
+
+    from fedbridge.training.state import State
+
+    Handler = Callable[[Message, Context], Message]
+    Loader = Callable[[Context], LocalSite]
+    ModelMaker = Callable[[], nn.Module]
+
+
+log = logging.getLogger("fedbridge")
+
+
+def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> ClientApp:
+    """A site as a Flower ``ClientApp``.
+
+    Args:
+        load: reads this site's rows and nobody else's; by default the file that the node's
+            configuration names as ``data``.
+        model: makes the model; by default the one that the coordinator names, which must be
+            built in.
+
+    The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
+    between rounds) and, for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and
+    ``dp-budget`` (the largest epsilon, over all runs on these rows).
+    """
+    app = ClientApp()
+    loading = load or load_own_site
+
+    @app.query()
+    @discreet
+    def hello(message: Message, context: Context) -> Message:
+        """Say who this is."""
+        site = loading(context)
+        return reply_to_hello(
+            message,
+            site=site.name,
+            role=site.role,
+            num_examples=len(site.train),
+            num_test=0 if site.test is None else len(site.test),
+            input_shape=tuple(site.train.x.shape[1:]),
+            n_classes=site.n_classes,
+            outputs=1 if site.train.y.ndim == 1 else int(site.train.y.shape[1]),
+            class_names=site.class_names,
+        )
+
+    @app.train()
+    @discreet
+    def train(message: Message, context: Context) -> Message:
+        """Do a round's jobs."""
+        torch.set_num_threads(1)
+        worker, work = _worker(message, context, loading, model)
+        jobs = [job_of_json(job) for job in work["jobs"]]
+        states = _states(message, worker.layout)
+        done = worker.train(int(work["round"]), jobs, states, work["settled"])
+        site = worker.site
+        about = {"note": done.note, "home-failure": done.target_failure, "epsilon": done.epsilon}
+        return Message(train_reply(site.name, site.role, done.deliveries, about), reply_to=message)
+
+    @app.evaluate()
+    @discreet
+    def evaluate(message: Message, context: Context) -> Message:
+        """Measure a model on the target's test rows, or choose one and measure that."""
+        torch.set_num_threads(1)
+        worker, work = _worker(message, context, loading, model)
+        site = worker.site
+        if site.test is None:
+            raise OrderError(f"Expected to measure models at the target, but this is {site.name}.")
+        number, chosen, facts = int(work["round"]), None, None
+        if "settle" in work:
+            decision = worker.decide(number, _news(message, work["settle"]))
+            assert decision.state is not None
+            assert decision.evaluation is not None
+            chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
+        else:
+            chosen = _states(message, worker.layout)[0]
+            evaluation = worker.evaluate(number, chosen)
+        worker.keep_model(chosen, evaluation)
+        if worker.privacy is not None:
+            reply = evaluate_reply(site.name, len(site.test), Evaluation(None))
+        else:
+            told = None if facts is None else worker.layout.arrays(chosen)
+            reply = evaluate_reply(site.name, len(site.test), evaluation, told, facts)
+        return Message(reply, reply_to=message)
+
+    return app
+
+
+def discreet(handle: Handler) -> Handler:
+    """Keep what went wrong at the site: an error's text may quote rows.
+
+    Flower would send it to the coordinator. That only learns the kind of error, unless it is
+    about the coordinator's own orders.
+    """
+
+    def handled(message: Message, context: Context) -> Message:
+        try:
+            return handle(message, context)
+        except OrderError:
+            raise
+        except Exception as error:
+            log.exception("a message could not be answered")
+            raise SiteError(only_kind(error)) from None
+
+    return handled
+
+
+def load_own_site(context: Context) -> LocalSite:
+    """The file that the node's configuration names, or, in a simulation, the one of its number."""
+    data = context.node_config.get("data")
+    if data is not None:
+        return load_site(Path(str(data)).expanduser())
+    if "partition-id" in context.node_config and context.run_config.get("data"):
+        number = int(context.node_config["partition-id"])
+        return load_site(Path(str(context.run_config["data"])) / f"site-{number}.safetensors")
+    raise OptionError(
+        "Expected the node's configuration to name this site's file as `data`, but it does not: "
+        "start the node with --node-config 'data=\"site.safetensors\"'."
+    )
+
+
+def reply_to_hello(
+    message: Message,
+    *,
+    site: str,
+    role: str,
+    num_examples: int,
+    num_test: int = 0,
+    input_shape: Sequence[int],
+    n_classes: int | None,
+    outputs: int = 1,
+    class_names: Sequence[str] | None = None,
+) -> Message:
+    """Say which site this is and what its rows look like: what a coordinator asks first."""
+    about = ConfigRecord(
+        {
+            "site": site,
+            "role": role,
+            "input-shape": list(input_shape),
+            "class-names": list(class_names or ()),
+            "version": __version__,
+        }
+    )
+    numbers = MetricRecord(
+        {
+            "num-examples": num_examples,
+            "num-test": num_test,
+            "num-classes": n_classes or 0,
+            "num-outputs": outputs,
+        }
+    )
+    return Message(RecordDict({SITE: about, "hello": numbers}), reply_to=message)
+
+
+def reply_to_train(
+    message: Message,
+    model: nn.Module,
+    *,
+    site: str,
+    role: str,
+    num_examples: int,
+    steps: int,
+    lr: float,
+    loss: float,
+    batch_updates: Sequence[Tensor] = (),
+) -> Message:
+    """The result of a training loop of one's own.
+
+    Args:
+        message: the message that is answered; its ``arrays`` are what training started from.
+        model: the trained model.
+        site: this site.
+        role: ``source`` or ``target``.
+        num_examples: rows that took part.
+        steps: optimiser steps taken, and
+        lr: their learning rate, to bring updates of different lengths into one unit.
+        loss: mean training loss.
+        batch_updates: at the target, the change that each batch of one epoch made, as flat
+            vectors; rules that weigh their trust need at least two.
+    """
+    layout = Layout.of_model(model)
+    start = layout.state(tensors(message.content.array_records["arrays"]))
+    vector = parameter_vector(model) - start.parameters
+    stream = NoiseStream(Blocks.of_model(model), sketch=_sketch(message, model))
+    for change in batch_updates:
+        stream.add(change * steps)
+    noise = stream.noise() if batch_updates else None
+    outcome = Outcome(
+        num_examples,
+        steps,
+        lr,
+        loss,
+        buffers=buffer_copies(model),
+        noise=None if noise is None else noise.sigma2,
+        batches=stream.count,
+        sketches=torch.stack(stream.sketches) if stream.sketches else None,
+    )
+    delivery = Delivery(ClientResult(outcome, vector), {"values": vector})
+    return Message(train_reply(site, role, [delivery], {}), reply_to=message)
+
+
+def reply_to_evaluate(
+    message: Message, *, site: str, num_examples: int, loss: float, accuracy: float | None = None
+) -> Message:
+    """What a model is worth to the target; accuracy in percent."""
+    measured = Evaluation(Metrics(loss, accuracy))
+    return Message(evaluate_reply(site, num_examples, measured), reply_to=message)
+
+
+def _sketch(message: Message, model: nn.Module) -> Sketch | None:
+    """A sketch of the noise, where the coordinator's rule needs its directions."""
+    work = read(message.content.config_records["config"]["work"])
+    if work["jobs"][0]["plan"]["noise"] != "sketch":
+        return None
+    settings = Orders.of_json(work["orders"]).run_settings()
+    return Sketch(Blocks.of_model(model), size=settings.sketch_size)
+
+
+def _worker(
+    message: Message, context: Context, load: Loader, model: ModelMaker | None
+) -> tuple[SiteWorker, dict[str, Any]]:
+    work = read(message.content.config_records["config"]["work"])
+    orders = Orders.of_json(work["orders"])
+    site = load(context)
+    privacy, budget = privacy_in(context.node_config)
+    memory = Memory(_folder(context, site.name), orders.run, site.name)
+    worker = SiteWorker(site, orders, memory, model=model, privacy=privacy, budget=budget)
+    return worker, work
+
+
+def _folder(context: Context, site: str) -> Path:
+    """Where the site remembers things; simulated sites share a place that the run names."""
+    if "memory" in context.node_config:
+        return Path(str(context.node_config["memory"])).expanduser()
+    if "partition-id" in context.node_config and context.run_config.get("memory"):
+        return Path(str(context.run_config["memory"])) / file_name(site)
+    return default_folder() / file_name(site)
+
+
+def _news(message: Message, facts: dict[str, Any]) -> News:
+    """What the coordinator says of the round's mixture."""
+    found = message.content.array_records
+    return News(tensors(found["news"]) if "news" in found else {}, facts)
+
+
+def _states(message: Message, layout: Layout) -> list[State]:
+    """The models of a message by slot."""
+    found = message.content.array_records
+    names = sorted(name for name in found if re.fullmatch(r"arrays(-\d+)?", name))
+    return [layout.state(tensors(found[name])) for name in names]

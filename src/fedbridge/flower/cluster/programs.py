@@ -1,0 +1,325 @@
+"""Flower's programs: their commands, what they are told, and processes that leave none behind.
+
+The commands are the same on one machine as between hospitals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.flower.cluster import supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from fedbridge.flower.pki import Certificates
+
+Isolation = Literal["subprocess", "process"]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """By what a node trusts the link (``ca.crt``) and by what the link knows the node (its key)."""
+
+    root: Path
+    private_key: Path
+
+
+def link_command(
+    host: str,
+    port: int,
+    *,
+    database: Path,
+    certificates: Certificates | None,
+    isolation: Isolation = "subprocess",
+) -> list[str]:
+    """Start the SuperLink; with certificates it also accepts only registered nodes.
+
+    Args:
+        host: the address to listen on, ``0.0.0.0`` for all of this machine.
+        port: the one port for nodes, apps and commands.
+        database: keeps nodes and runs over a restart.
+        certificates: None for a link without TLS that accepts everybody.
+        isolation: whether it starts its apps itself, or leaves that to our executor.
+    """
+    safety = (
+        ["--insecure"]
+        if certificates is None
+        else [
+            "--enable-supernode-auth",
+            *("--ssl-ca-certfile", str(certificates.ca)),
+            *("--ssl-certfile", str(certificates.server)),
+            *("--ssl-keyfile", str(certificates.server_key)),
+        ]
+    )
+    return [
+        "flower-superlink",
+        *("--host", host),
+        *("--port", str(port)),
+        *("--database", str(database)),
+        *("--isolation", isolation),
+        *safety,
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def node_command(
+    link: str,
+    *,
+    port: int,
+    config: Path,
+    identity: Identity | None,
+    host: str = "127.0.0.1",
+    isolation: Isolation = "subprocess",
+) -> list[str]:
+    """Start a site's SuperNode.
+
+    Args:
+        link: ``host:port`` of the SuperLink.
+        port: where the node listens for its own processes, on ``host``; one per node of a machine.
+        config: what the node is told of itself, a TOML file.
+        identity: None for a link that is ``--insecure``.
+        host: should stay an address of this machine only.
+        isolation: whether it starts its apps itself, or leaves that to our executor.
+    """
+    safety = (
+        ["--insecure"]
+        if identity is None
+        else [
+            *("--root-certificates", str(identity.root)),
+            *("--auth-supernode-private-key", str(identity.private_key)),
+        ]
+    )
+    return [
+        "flower-supernode",
+        *("--superlink", link),
+        *("--host", host),
+        *("--port", str(port)),
+        *("--node-config", str(config)),
+        *("--isolation", isolation),
+        *safety,
+    ]
+
+
+FLOWER_SETTINGS = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    "PYTHONUNBUFFERED": "1",
+}
+"""No telemetry, no installations, and little waiting."""
+
+
+def programs() -> Path:
+    """Where the programs of this Python's environment are."""
+    return Path(sys.executable).parent
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Our own environment with Flower's settings; its programs, found by bare name, come first."""
+    path = os.pathsep.join(filter(None, [str(programs()), os.environ.get("PATH")]))
+    return {
+        **os.environ,
+        **without_proxy(os.environ),
+        **FLOWER_SETTINGS,
+        "FLWR_HOME": str(home),
+        "PATH": path,
+    }
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings by which programs reach this machine itself without a proxy."""
+    known = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    hosts = ",".join(filter(None, [known, "127.0.0.1", "localhost"]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
+
+
+LOOPBACK = "127.0.0.1"
+# Below what Linux and macOS hand out to outgoing connections, which could take one in between.
+CANDIDATES = range(20_000, 32_000)
+
+
+def free_ports() -> Iterator[int]:
+    """Different free ports on the loopback address, in an order that differs each time."""
+    shuffled = random.SystemRandom().sample(CANDIDATES, len(CANDIDATES))
+    yield from (port for port in shuffled if is_free(port))
+    raise FedbridgeError(
+        f"Expected a free port on {LOOPBACK} between {CANDIDATES.start} and {CANDIDATES.stop - 1}, "
+        "but all are taken: stop some of the programs that listen there."
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of the loopback address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+TERMINATIONS = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
+
+
+@contextmanager
+def termination_as_exit() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP, which would end Python on the spot, end the block as an exception.
+
+    A handler that somebody else has set is left alone, as are signals that are ignored. Only the
+    main thread can do this; elsewhere nothing changes.
+    """
+    taken = [one for one in TERMINATIONS if signal.getsignal(one) is signal.SIG_DFL]
+    with _handlers(dict.fromkeys(taken, _leave)):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let nobody who presses Ctrl-C again keep a few seconds of cleaning up from their end."""
+    with _handlers(dict.fromkeys((signal.SIGINT, *TERMINATIONS), signal.SIG_IGN)):
+        yield
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+@contextmanager
+def _handlers(wanted: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.signal(signum, handler) for signum, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+LAST_LINES = 12
+LONGEST_TAIL = 16_384
+
+
+class OperationError(FedbridgeError):
+    """A Flower process that did not start, went away, or was refused; with its last words."""
+
+
+class SupervisedProcesses:
+    """Processes with names, each with a log file, under one supervisor."""
+
+    def __init__(self) -> None:
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-I", supervisor.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._requests = 0
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's own process."""
+        return self._supervisor.pid
+
+    def start(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> int:
+        """Start a process under this name, the log added to what the file holds; its number."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        reply = self._ask(
+            do="start",
+            name=name,
+            command=list(command),
+            log=str(log),
+            environment=dict(environment),
+        )
+        return int(reply["pid"])
+
+    def exit_codes(self) -> dict[str, int | None]:
+        """How each process ended, or None while it runs."""
+        codes: dict[str, int | None] = self._ask(do="codes")["codes"]
+        return codes
+
+    def exit_code(self, name: str) -> int | None:
+        """How one process ended, or None while it runs."""
+        return self.exit_codes()[name]
+
+    def end(self, *names: str, patience: float = supervisor.PATIENCE) -> None:
+        """End processes and all that came of them: asked first, killed when patience is over."""
+        _check_gone(self._ask(do="end", names=names, patience=patience)["left"])
+
+    def pids(self) -> list[int]:
+        """All processes that live, of all generations."""
+        return [int(pid) for pid in self._ask(do="pids")["pids"]]
+
+    def close(self, patience: float = supervisor.PATIENCE) -> None:
+        """End everything, the supervisor last."""
+        left: Iterable[int] = ()
+        try:
+            with suppress(OperationError):  # with the supervisor all it started is gone
+                left = self._ask(do="end", names=None, patience=patience)["left"]
+        finally:
+            assert self._supervisor.stdin is not None
+            assert self._supervisor.stdout is not None
+            with suppress(BrokenPipeError):
+                self._supervisor.stdin.close()
+            self._supervisor.wait()
+            self._supervisor.stdout.close()
+        _check_gone(left)
+
+    def _ask(self, **request: object) -> dict[str, Any]:
+        """Send a request and read its reply; one left over from an interrupted call is skipped."""
+        self._requests += 1
+        line = json.dumps({"id": self._requests, **request}).encode() + b"\n"
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
+        try:
+            self._supervisor.stdin.write(line)
+            self._supervisor.stdin.flush()
+            reply: dict[str, Any] = {"id": 0}
+            while reply["id"] != self._requests:
+                reply = json.loads(self._supervisor.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise OperationError(
+                "Expected the supervisor of the Flower processes to be there, but it has ended, "
+                "and they with it: start the operation again."
+            ) from error
+        if "error" in reply:
+            raise OperationError(
+                f"Expected to {request['do']} {request.get('name', 'a process')}, "
+                f"but got an error: {reply['error']}; is the flower extra installed?"
+            )
+        return reply
+
+
+def tail(log: Path, lines: int = LAST_LINES) -> str:
+    """The last lines of a file, however long it is; nothing if there is none."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_TAIL))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    return ""
+
+
+def _check_gone(left: Iterable[int]) -> None:
+    if numbers := ", ".join(str(pid) for pid in left):
+        raise OperationError(
+            f"Expected all Flower processes to end, but these live on: {numbers}; "
+            "end them with kill -9."
+        )

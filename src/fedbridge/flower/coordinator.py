@@ -1,0 +1,387 @@
+"""The engine of a coordinator: jobs go out as one message per site and round, answers come back.
+
+Methods and rules do not notice: they ask for jobs to be run and get outcomes, or the reason why
+there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from flwr.app import ConfigRecord, MessageType, RecordDict
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import to_json
+from fedbridge.core.blocks import buffer_copies
+from fedbridge.engines import Answer, Finished, Traffic
+from fedbridge.evaluation.metrics import Evaluation
+from fedbridge.federation.rows import rows_to_train
+from fedbridge.flower.messages import (
+    SITE,
+    ReplyError,
+    arrays,
+    check_fields,
+    printable,
+    read_choice,
+    read_evaluation,
+    read_result,
+    tensors,
+)
+from fedbridge.flower.named_arrays import Layout
+from fedbridge.flower.run_spec import jobs_to_json
+from fedbridge.flower.screening import (
+    Expected,
+    length_of,
+    screen_lengths,
+    screen_model,
+    screen_update,
+    types_and_shapes,
+)
+from fedbridge.flower.transport import NoAnswer
+from fedbridge.training.job import TARGET, Outcome
+from fedbridge.training.target_side import Decision, TargetSide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from flwr.app import ArrayRecord
+    from torch import Tensor
+
+    from fedbridge.flower.membership import Roll
+    from fedbridge.flower.run_spec import Orders
+    from fedbridge.flower.transport import Courier
+    from fedbridge.training.job import ClientResult, Job
+    from fedbridge.training.state import State
+    from fedbridge.training.target_side import News
+    from fedbridge.training.trainer import Workbench
+
+    Results = dict[str, list[ClientResult] | Outcome]
+
+T = TypeVar("T")
+
+PATIENCE = 3
+"""Rounds in a row that the target may miss before the run stops, to be resumed."""
+
+
+class TargetGoneError(FedbridgeError):
+    """The target has been silent for too long; everything up to then is kept."""
+
+
+class FlowerEngine:
+    """Runs jobs at sites behind a Flower grid.
+
+    Args:
+        bench: the model and what is known of the task; no row is in it.
+        courier: carries messages.
+        roll: who is there.
+        orders: what is the same for all sites and rounds.
+        wait: seconds that a missing target has to come back.
+        norm_bound: longest update that is believed; None for any.
+        norm_ratio: the same as a multiple of the round's median.
+        own_training: sites have training loops of their own, so that steps and learning rates
+            are theirs to say.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        courier: Courier,
+        roll: Roll,
+        orders: Orders,
+        *,
+        wait: float,
+        norm_bound: float | None = None,
+        norm_ratio: float | None = None,
+        own_training: bool = False,
+    ) -> None:
+        self.courier, self.roll, self.orders, self.wait = courier, roll, orders, wait
+        self.norm_bound, self.norm_ratio, self.own_training = norm_bound, norm_ratio, own_training
+        self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
+        self._buffers = buffer_copies(bench.model)
+        self._settings = orders.run_settings()
+        self._notes: list[str] = []
+        self._missed = 0
+
+    def open(self, *, slots: int, rows: int) -> None:
+        """Nothing to start: nodes are there before a run."""
+
+    def close(self) -> None:
+        """Nothing to end: nodes outlive a run."""
+
+    def host(self, make: Callable[[], TargetSide]) -> TargetSide:
+        """The target makes its side by itself."""
+        return TargetElsewhere()
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        starts: Sequence[State],
+        *,
+        round: int,
+        beside: bool = False,
+        decided: int | None = None,
+    ) -> Answer[Finished]:
+        """Run all jobs; those of a site that is gone, fails or sends nonsense say so."""
+        names = self.orders.sites
+        asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
+        models = self._models(jobs, starts)
+        contents = {
+            name: RecordDict(
+                {
+                    **models,
+                    "config": self._config(round, jobs=jobs_to_json(theirs), settled=decided),
+                }
+            )
+            for name, theirs in asked.items()
+        }
+        answers = self._train(round, contents)
+        facts: dict[str, Any] = {}
+        results: Results = {
+            name: self._results(name, asked[name], answer, facts)
+            for name, answer in answers.items()
+        }
+        self._hold_against_each_other(asked, results)
+        vectors = torch.zeros(len(jobs), self.blocks.total)
+        outcomes = self._in_order(jobs, results, vectors)
+        alone = self._alone(answers, results) if beside else None
+        return self._answer(Finished(outcomes, vectors, alone), facts)
+
+    def decide(self, round: int, news: News) -> Answer[Decision | None]:
+        """Tell the target what the round's mixture is and let it choose."""
+        told = RecordDict({"config": self._config(round, settle=dict(news.facts))})
+        if news.tensors:
+            told["news"] = arrays(news.tensors)
+
+        def read(content: RecordDict) -> Decision:
+            choice = read_choice(content)
+            state = None
+            if "arrays" in content:
+                state = self._model_of(content.array_records["arrays"])
+            return Decision(state, choice, read_evaluation(content))
+
+        return self._answer(self._ask_target(round, told, read))
+
+    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+        """Have the target measure a model."""
+        model = arrays(self.layout.arrays(state))
+        asked = RecordDict({"arrays": model, "config": self._config(round)})
+        found = self._ask_target(round, asked, read_evaluation)
+        return self._answer(found or Evaluation(None))
+
+    def _answer(self, value: T, facts: Mapping[str, Any] | None = None) -> Answer[T]:
+        """A value with all that happened on the network since the last one."""
+        traffic = Traffic(self.courier.up, self.courier.down)
+        self.courier.up = self.courier.down = 0
+        notes, self._notes = self._notes, []
+        return Answer(value, notes, facts or {}, traffic)
+
+    def _config(self, round: int, **work: Any) -> ConfigRecord:
+        """Orders as a record."""
+        text = to_json({"orders": self.orders.to_json(), "round": round, **work})
+        return ConfigRecord({"server-round": round, "work": text})
+
+    def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
+        """The models that jobs start from: ``arrays``, and ``arrays-1`` for a second one."""
+        slots = {*(job.slot for job in jobs), *(j.anchor for j in jobs if j.anchor is not None)}
+        return {
+            "arrays" if slot == 0 else f"arrays-{slot}": arrays(self.layout.arrays(starts[slot]))
+            for slot in sorted(slots)
+        }
+
+    def _train(
+        self, round: int, contents: Mapping[str, RecordDict]
+    ) -> dict[str, RecordDict | NoAnswer]:
+        """One message to each of these sites, and what came back."""
+        self._meet(contents)
+        there = {name: self.roll.nodes[name] for name in contents if name in self.roll.nodes}
+        found = self.courier.ask(
+            MessageType.TRAIN,
+            {node: contents[name] for name, node in there.items()},
+            str(round),
+        )
+        absent = NoAnswer("is not connected")
+        answers = {n: found[there[n]] if n in there else absent for n in contents}
+        for name, answer in answers.items():
+            if isinstance(answer, NoAnswer) and answer.lost:
+                self.roll.lose(name, silent=answer.silent)
+        self._count_misses(answers.get(self.orders.target))
+        return answers
+
+    def _ask_target(
+        self, round: int, content: RecordDict, read: Callable[[RecordDict], T]
+    ) -> T | None:
+        """What the target answers, read and checked; None, and a note, if that is nothing."""
+        target = self.orders.target
+        self._meet([target])
+        if target not in self.roll.nodes:
+            self._notes.append(f"{target} is not connected: its model was not measured")
+            return None
+        node = self.roll.nodes[target]
+        answer = self.courier.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+        if isinstance(answer, NoAnswer):
+            self._notes.append(f"{target} did not measure its model: {answer.reason}")
+            if answer.lost:
+                self.roll.lose(target, silent=answer.silent)
+            return None
+        try:
+            check_fields(answer)
+            return read(answer)
+        except ReplyError as error:
+            self._notes.append(f"{target}: its reply was refused: {error}")
+            return None
+
+    def _meet(self, names: Sequence[str] | Mapping[str, object]) -> None:
+        """See who is there; the target is given time to come back."""
+        self.roll.refresh()
+        target = self.orders.target
+        if target in names and target not in self.roll.nodes:
+            self.roll.wait_for(target, self.wait)
+        self._notes += self.roll.notes
+        self.roll.notes = []
+
+    def _count_misses(self, answer: RecordDict | NoAnswer | None) -> None:
+        if answer is None:
+            return
+        self._missed = self._missed + 1 if isinstance(answer, NoAnswer) and answer.lost else 0
+        if self._missed >= PATIENCE:
+            raise TargetGoneError(
+                f"Expected the target {self.orders.target!r} to take part, but it has been silent "
+                f"for {PATIENCE} rounds. Everything up to then is kept: start its node again and "
+                f"resume the run."
+            )
+
+    def _model_of(self, record: ArrayRecord) -> State:
+        """A whole model that a site sends, looked at before anybody uses it."""
+        found = tensors(record)
+        known = types_and_shapes(self._buffers)
+        complaint = screen_model(found, self.layout.parameters, known)
+        if complaint is not None:
+            raise ReplyError(complaint)
+        return self.layout.state(found)
+
+    def _results(
+        self,
+        name: str,
+        jobs: Sequence[Job],
+        answer: RecordDict | NoAnswer,
+        facts: dict[str, Any],
+    ) -> list[ClientResult] | Outcome:
+        """A site's results, looked at before anybody computes with them; or why there are none."""
+        samples = self.roll.cards[name].samples if name in self.roll.cards else 1
+        if isinstance(answer, NoAnswer):
+            return Outcome(samples, failure=answer.reason, lost=answer.lost)
+        try:
+            check_fields(answer)
+            about = answer.config_records.get(SITE, ConfigRecord())
+            if about.get("site") != name:
+                raise ReplyError(f"it answers as {printable(about.get('site'))!r}")
+            spent = about.get("epsilon")
+            if isinstance(spent, float):
+                facts.setdefault("epsilon", {})[name] = spent
+            note = about.get("note")
+            if isinstance(note, str):
+                self._notes.append(f"{name} {printable(note)}")
+            results = []
+            for k, job in enumerate(jobs):
+                result = read_result(answer, k, self.orders.encoding, self.blocks.total)
+                if result is None:
+                    return Outcome(samples, failure=printable(about.get("failure")))
+                complaint = screen_update(result, self._expected(job, samples), self.norm_bound)
+                if complaint is not None:
+                    raise ReplyError(complaint)
+                results.append(result)
+            return results
+        except ReplyError as error:
+            reason = printable(f"its reply was refused: {error}")
+            return Outcome(samples, failure=reason, lost=True)
+
+    def _expected(self, job: Job, samples: int) -> Expected:
+        """What must come of a job; steps and learning rates only where they are ours to say."""
+        if job.client == TARGET:
+            samples = rows_to_train(samples, self._settings)
+        return Expected.of_job(
+            job,
+            None if self.own_training else samples,
+            self.blocks,
+            buffers=self._buffers,
+            sketch_size=self._settings.sketch_size,
+        )
+
+    def _hold_against_each_other(
+        self, asked: Mapping[str, Sequence[Job]], results: Results
+    ) -> None:
+        """Drop sites whose longest training update stands out by its length, if that is asked."""
+        if self.norm_ratio is None:
+            return
+        lengths = {}
+        for name, found in results.items():
+            if isinstance(found, Outcome):
+                continue
+            trained = [r for r, j in zip(found, asked[name], strict=True) if j.kind == "train"]
+            if trained:
+                lengths[name] = max(length_of(r.vector) / r.outcome.time for r in trained)
+        for name, reason in screen_lengths(lengths, self.norm_ratio).items():
+            results[name] = Outcome(1, failure=f"its reply was refused: {reason}", lost=True)
+
+    def _in_order(self, jobs: Sequence[Job], results: Results, vectors: Tensor) -> list[Outcome]:
+        """Outcomes in the order of the jobs; their vectors go into the rows."""
+        waiting = {
+            name: iter(found) for name, found in results.items() if not isinstance(found, Outcome)
+        }
+        outcomes = []
+        for row, job in enumerate(jobs):
+            found = results[self.orders.sites[job.client]]
+            if isinstance(found, Outcome):
+                outcomes.append(found)
+                continue
+            result = next(waiting[self.orders.sites[job.client]])
+            vectors[row].copy_(result.vector)
+            outcomes.append(result.outcome)
+        return outcomes
+
+    def _alone(self, answers: Mapping[str, RecordDict | NoAnswer], results: Results) -> Outcome:
+        """Whether the target could train at all."""
+        target = self.orders.target
+        found, answer = results.get(target), answers.get(target)
+        if isinstance(found, Outcome):
+            return found
+        if isinstance(answer, RecordDict):
+            failure = answer.config_records.get(SITE, ConfigRecord()).get("home-failure")
+            if failure:
+                return Outcome(0, failure=printable(failure))
+        return Outcome(0)
+
+
+class TargetElsewhere(TargetSide):
+    """Stands for the target's side at the coordinator: nothing of it is here."""
+
+    size = 0
+
+    def begin(self, state: State) -> None:
+        """The target begins by itself."""
+
+    def follow(self, shared: Sequence[State]) -> None:
+        """The target follows by itself."""
+
+    def trainings(self, round: int) -> list[tuple[Job, State]]:
+        """None here."""
+        return []
+
+    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
+        """Nothing to keep."""
+
+    def decide(self, news: News) -> Decision:
+        """The engine asks the target."""
+        raise NotImplementedError
+
+    def memory(self) -> dict[str, Tensor]:
+        """Nothing: the target remembers."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing: the target remembers."""
+        return {}
+
+    def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Nothing to take up."""

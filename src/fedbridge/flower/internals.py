@@ -1,0 +1,66 @@
+"""All that fedbridge uses of Flower's private modules, which may move with any version.
+
+Checked with Flower 1.41.0. What is public (``flwr.app``, ``flwr.clientapp``,
+``flwr.serverapp``) is imported where it is used; nothing else of Flower is imported elsewhere.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fedbridge.base.errors import FedbridgeError
+
+try:
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.constant import ErrorCode
+    from flwr.common.serde import fab_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import (
+        ListNodesRequest,
+        ListRunsRequest,
+        RegisterNodeRequest,
+        StartRunRequest,
+        StopRunRequest,
+        StreamLogsRequest,
+    )
+    from flwr.proto.federation_config_pb2 import SimulationConfig
+    from flwr.proto.run_pb2 import Run
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.logger import mirror_output_to_queue
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.superlink.runtime import run_serverapp
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+except ImportError as error:
+    if error.name == "flwr":
+        raise  # it is not there at all
+    raise FedbridgeError(
+        f"Expected Flower's modules as in 1.41.0, but Flower {version('flwr')} has moved "
+        f"one ({error}): pip install 'fedbridge[flower]'."
+    ) from error
+
+__all__ = [
+    "AcquireTaskRequest",
+    "ControlHttpClient",
+    "ErrorCode",
+    "Fab",
+    "ListNodesRequest",
+    "ListRunsRequest",
+    "RegisterNodeRequest",
+    "Run",
+    "RuntimeHttpClient",
+    "RuntimeVersionHttpInterceptor",
+    "SimulationConfig",
+    "StartRunRequest",
+    "StopRunRequest",
+    "StreamLogsRequest",
+    "TaskType",
+    "build_fab_from_disk",
+    "fab_to_proto",
+    "mirror_output_to_queue",
+    "run_clientapp",
+    "run_serverapp",
+    "user_config_to_proto",
+]

@@ -1,0 +1,219 @@
+"""A run over Flower on this machine: what a federation of real sites does, before there are any.
+
+Every site is a process of its own that reads nothing but its own file. ``flower`` starts a link
+and nodes that talk over TLS with registered keys; ``flower-sim`` is Flower's simulation.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.files import file_name, to_json, write_atomically
+from fedbridge.core.blocks import buffer_copies, parameter_vector
+from fedbridge.data.site_package import save_site, sites_of
+from fedbridge.federation.loop import Callback, RunResult
+from fedbridge.flower.cluster.cluster import Operation, Simulation
+from fedbridge.flower.options import NETWORK, PRIVACY, config_key
+from fedbridge.flower.privacy import epsilon, privacy_in
+from fedbridge.flower.server import app_files, strategy_of
+from fedbridge.methods import check_travels
+from fedbridge.models import build_model, check_built_in
+from fedbridge.report import write_report
+from fedbridge.report.model_card import write_model_card
+from fedbridge.runs.folder import SITES, RunFolder, fingerprint
+from fedbridge.runs.record import Tested, write_tested
+from fedbridge.training.trainer import Workbench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.flower.options import ConfigValue
+
+DATA = "data"
+
+
+class FlowerRunError(FedbridgeError):
+    """A run over Flower did not come to its end."""
+
+
+def run_here(
+    task: FederatedTask,
+    method: str,
+    rounds: int,
+    seed: int,
+    engine: str,
+    out: Path | None,
+    *,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    options: dict[str, Any],
+) -> RunResult:
+    """Start everything, run, and leave nothing behind but the run's folder."""
+    check_travels(method)
+    with tempfile.TemporaryDirectory(prefix="fedbridge-") as scratch:
+        folder = Path(scratch)
+        run_folder = RunFolder((folder / "run" if out is None else out).absolute())
+        run_folder.check_new(resume=resume)
+        here = Rehearsal(task, method, rounds, seed, run_folder, folder, engine, options)
+        follow = _Follower(run_folder, callbacks)
+        here.play(follow)
+        follow()
+        return here.result(kept=out is not None)
+
+
+@dataclass
+class Rehearsal:
+    """A federation of real processes on this machine, for one run.
+
+    Attributes:
+        task: whose sites become processes.
+        method, rounds, seed: of the run.
+        run_folder: where the coordinator writes.
+        folder: for everything that is not kept.
+        engine: ``flower`` or ``flower-sim``.
+        options: of the run, the network and the sites.
+    """
+
+    task: FederatedTask
+    method: str
+    rounds: int
+    seed: int
+    run_folder: RunFolder
+    folder: Path
+    engine: str
+    options: dict[str, Any]
+
+    def play(self, follow: Callable[[object], object]) -> None:
+        """Start Flower, run the app, end Flower."""
+        app = self.app()
+        with self.operation() as operation:
+            operation.start()
+            state = operation.run_app(app, on_tick=follow)
+            if state.status != "completed":
+                raise FlowerRunError(
+                    f"Expected the run to be completed, but it {state.status}: "
+                    f"{reason_in(state.details, operation.log('server-app'))}"
+                )
+
+    def operation(self, *, secure: bool = True) -> Operation:
+        """Flower's processes, with a file of its own for every site."""
+        nodes: dict[str, dict[str, ConfigValue]] = {}
+        for k, site in enumerate(sites_of(self.task)):
+            data = self.folder / DATA / f"site-{k}.safetensors"
+            save_site(data, site)
+            memory = self.run_folder.path / SITES / file_name(site.name)
+            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
+        folder = self.folder / "flower"
+        if self.engine == "flower":
+            return Operation(folder, nodes, secure=secure)
+        return Simulation(folder, len(nodes))
+
+    def app(self, *, secure: bool = True) -> Path:
+        """The Flower app of the run, as a folder."""
+        app, config = self.folder / "app", self._config(secure=secure)
+        strategy_of(config)  # refuses before anything is started what it would refuse later
+        for path, text in app_files(config).items():
+            write_atomically(app / path, text)
+        return app
+
+    def _privacy(self) -> dict[str, ConfigValue]:
+        given = {k: v for k, v in self.options.items() if k in PRIVACY}
+        if given and self.engine != "flower":
+            raise OptionError(
+                "Expected local differential privacy with the engine 'flower', where sites have "
+                "settings of their own, but got 'flower-sim'."
+            )
+        named = {config_key(name): value for name, value in given.items()}
+        privacy, _ = privacy_in(named)
+        if privacy is not None:
+            epsilon(privacy, rounds=1)  # every site will need the accountant
+        return named
+
+    def result(self, *, kept: bool) -> RunResult:
+        """What the coordinator wrote, with what it could not know."""
+        folder = self.run_folder
+        summary, history = folder.summary(), folder.history()
+        if summary is None:
+            raise FlowerRunError(
+                f"Expected the coordinator to finish the run, but {folder.path} holds no summary."
+            )
+        folder.write_task(self.task)
+        model = build_model(self.options.get("model") or self.task.model, self.task)
+        model.load_state_dict(load_file(folder.path / "model.safetensors"))
+        if kept:
+            self._write_end(model, summary)
+        return RunResult(
+            summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
+        )
+
+    def _write_end(self, model: nn.Module, summary: dict[str, Any]) -> None:
+        """What a finished run has besides; the test rows are here, not at the coordinator."""
+        test = self.task.test
+        bench = Workbench(deepcopy(model), self.task)
+        outputs = bench.predict(parameter_vector(model), buffer_copies(model), test)
+        write_tested(self.run_folder.path, Tested(outputs.reshape(len(test), -1), test.y))
+        write_model_card(self.run_folder.path, summary)
+        write_report(self.run_folder.path)
+
+    def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
+        given = {**self.task.defaults, **self.options}
+        model = given.pop("model", None) or self.task.model
+        own = {name: given.pop(name) for name in NETWORK if name in given}
+        about = {
+            "loaded_as": self.task.manifest.get("loaded_as"),
+            "data_sha256": fingerprint(self.task),
+            "engine": self.engine,
+        }
+        plain = {k: v for k, v in given.items() if k not in ("workers", "device", *PRIVACY)}
+        return {
+            "method": self.method,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "target": self.task.target.name,
+            "sites": to_json(list(self.task.source_names)),
+            "model": check_built_in(model),
+            "name": self.task.name,
+            "out": str(self.run_folder.path),
+            "secure": secure and self.engine == "flower",
+            "data": str(self.folder / DATA),
+            "memory": str(self.run_folder.path / SITES),
+            "options": to_json(plain),
+            "about": to_json(about),
+            **{config_key(name): value for name, value in own.items()},
+        }
+
+
+class _Follower:
+    """Calls back for every round that the coordinator has written."""
+
+    def __init__(self, folder: RunFolder, callbacks: Sequence[Callback]) -> None:
+        self._folder, self._callbacks = folder, callbacks
+        self._seen = len(folder.history())
+
+    def __call__(self, state: object = None) -> None:
+        history = self._folder.history()
+        for line in history[self._seen :]:
+            for callback in self._callbacks:
+                callback(line)
+        self._seen = max(self._seen, len(history))
+
+
+def reason_in(details: str, log: Path) -> str:
+    """Why a run ended, in one line: Flower's word, or the last lines of the coordinator's log."""
+    if details:
+        return details
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "nothing is known of why."
+    return " / ".join(line.strip() for line in lines[-5:] if line.strip())

@@ -1,0 +1,279 @@
+"""Which node is which site: asked once, checked, and asked again of every node that is new.
+
+A site says its own name. Where nodes are authenticated that is not enough: the name must be the
+one that the node's key was registered under, so that nobody can speak for the target.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.data.distant import DistantTask, distant_site
+from fedbridge.flower.messages import SITE, ReplyError, check_fields
+from fedbridge.flower.transport import NoAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.data.task import Site
+    from fedbridge.flower.transport import Courier
+
+HELLO = MessageType.QUERY
+POLL_SECONDS = 0.5
+HELLO_SECONDS = 60.0
+"""A node that does not say who it is within so many seconds holds nobody up any longer."""
+
+QUIET_SECONDS = 300.0
+"""It is asked again after so many."""
+
+LONGEST_NAME = 100
+MOST = 10**9
+
+
+class RollError(FedbridgeError):
+    """The sites that are there do not make this federation."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a site says of itself."""
+
+    name: str
+    role: str
+    samples: int
+    tests: int
+    input_shape: tuple[int, ...]
+    n_classes: int | None
+    outputs: int
+    class_names: tuple[str, ...] | None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same at all sites."""
+        return self.input_shape, self.n_classes, self.outputs, self.class_names
+
+
+class Roll:
+    """The sites of a federation and the nodes that speak for them.
+
+    Attributes:
+        target: name of the target; None until a site says that it is the target.
+        sources: names of the sources in order; None until everybody has said hello.
+        cards: what every site said of itself.
+        nodes: the node of every site that is connected.
+        notes: what happened, for the history.
+    """
+
+    def __init__(
+        self, courier: Courier, target: str | None, sources: Sequence[str] | None, *, secure: bool
+    ) -> None:
+        self.courier, self.target, self.secure = courier, target, secure
+        self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
+        self.cards: dict[str, Card] = {}
+        self.nodes: dict[str, int] = {}
+        self.notes: list[str] = []
+        self._activated: dict[int, str] = {}
+        self._refused: set[tuple[int, str]] = set()
+        self._agreed: tuple[object, ...] | None = None
+        self._next: dict[str, int] = {}
+        self._quiet: dict[int, float] = {}
+
+    def gather(self, wait: float, least: int = 2) -> None:
+        """Wait until all sites that are named (or enough of them) are there.
+
+        Raises:
+            RollError: the target or every source is still missing when time is up.
+        """
+        deadline = time.monotonic() + wait
+        while not self._complete(least) and time.monotonic() < deadline:
+            self.refresh()
+            if not self._complete(least):
+                time.sleep(POLL_SECONDS)
+        partners = [name for name in self.nodes if name != self.target]
+        if self.target not in self.nodes or not partners:
+            said = f" {' '.join(self.notes)}" if self.notes else ""
+            raise RollError(
+                f"Expected the target{_named(self.target)} and at least one source within {wait:g} "
+                f"seconds, but only {', '.join(self.nodes) or 'nobody'} came: start their nodes "
+                f"and run again.{said}"
+            )
+        if self.sources is None:
+            self.sources = tuple(sorted(partners))
+
+    def refresh(self) -> None:
+        """Forget nodes that left; ask those that are new who they are.
+
+        A node that was refused is asked again when it has been started again.
+        """
+        nodes = [*self.courier.grid.get_nodes()]
+        there = {node.node_id: node.name for node in nodes}
+        self._activated = {node.node_id: node.last_activated_at for node in nodes}
+        self._next = {name: node for name, node in self._next.items() if node in there}
+        for name, node in [*self.nodes.items()]:
+            if node not in there:
+                self.lose(name)
+        refused = {node for node in there if self._start_of(node) in self._refused}
+        known = {*self.nodes.values(), *self._next.values(), *refused}
+        now = time.monotonic()
+        quiet = [node for node, until in self._quiet.items() if now < until]
+        strangers = [node for node in there if node not in known and node not in quiet]
+        if not strangers:
+            return
+        question = RecordDict({"config": ConfigRecord({"version": __version__})})
+        questions = dict.fromkeys(strangers, question)
+        answers = self.courier.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
+        for node, answer in answers.items():
+            try:
+                self._admit(node, there[node], answer)
+            except ReplyError as error:
+                self._refused.add(self._start_of(node))
+                self.notes.append(f"Refused {there[node] or f'node {node}'}: {error}.")
+
+    def lose(self, name: str, *, silent: bool = False) -> None:
+        """A site's node did not answer: whoever has come in its place takes over.
+
+        Without registered keys a node that was restarted is a new one, and its predecessor still
+        counts as connected for a while. One that was only ``silent`` keeps its place if nobody
+        else has come: it may be slow.
+        """
+        if silent and name not in self._next:
+            return
+        node = self.nodes.pop(name, None)
+        if node is not None and name in self._next:
+            self._refused.add(self._start_of(node))
+            self.nodes[name] = self._next.pop(name)
+
+    def wait_for(self, name: str, wait: float) -> bool:
+        """Give a site that is missing time to come back."""
+        deadline = time.monotonic() + wait
+        while name not in self.nodes and time.monotonic() < deadline:
+            self.refresh()
+            if name not in self.nodes:
+                time.sleep(POLL_SECONDS)
+        return name in self.nodes
+
+    def task(self, name: str) -> DistantTask:
+        """The federation's task, as far as a coordinator knows it.
+
+        A source that is named but has not come yet is expected to be like the others.
+        """
+        assert self.sources is not None
+        assert self.target is not None
+        own = self.cards[self.target]
+        for card in self.cards.values():
+            if card.kind != own.kind:
+                raise RollError(
+                    f"Expected all sites to have samples and labels alike, but {own.name!r} has "
+                    f"{_described(own)} and {card.name!r} has {_described(card)}."
+                )
+        self._agreed = own.kind
+
+        def site(name: str, samples: int) -> Site:
+            return distant_site(
+                name, samples, own.input_shape, n_classes=own.n_classes, outputs=own.outputs
+            )
+
+        return DistantTask(
+            name=name,
+            sources=tuple(
+                site(source, self.cards[source].samples if source in self.cards else 1)
+                for source in self.sources
+            ),
+            target=site(self.target, own.samples),
+            test=site(f"{self.target} (test)", own.tests),
+            n_classes=own.n_classes,
+            class_names=own.class_names,
+        )
+
+    def _complete(self, least: int) -> bool:
+        if self.target is None or self.target not in self.nodes:
+            return False
+        if self.sources is None:
+            return len(self.nodes) >= least
+        return all(name in self.nodes for name in self.sources)
+
+    def _start_of(self, node: int) -> tuple[int, str]:
+        """A node by its number, which registered ones keep, and by when it was started."""
+        return node, self._activated.get(node, "")
+
+    def _admit(self, node: int, registered: str, answer: RecordDict | NoAnswer) -> None:
+        """Take a node for the site that it says it is, or refuse it."""
+        if isinstance(answer, NoAnswer):
+            if answer.lost:
+                self._quiet[node] = time.monotonic() + QUIET_SECONDS
+                return
+            raise ReplyError(f"it could not say who it is ({answer.reason})")
+        card = read_card(answer)
+        if self.secure and registered != card.name:
+            raise ReplyError(
+                f"its key is registered for {registered or 'nobody'!r}, but it claims to be "
+                f"{card.name!r}"
+            )
+        unclaimed = self.target is None and card.role == "target"
+        target = card.name if unclaimed else self.target
+        expected = "target" if card.name == target else "source"
+        if card.role != expected:
+            raise ReplyError(f"{card.name!r} claims to be a {card.role}, but is the {expected}")
+        if card.role == "target" and card.tests < 1:
+            raise ReplyError("it has no rows to test on")
+        self.target = target
+        if self.sources is not None and card.name not in (self.target, *self.sources):
+            raise ReplyError(f"no site of this federation is called {card.name!r}")
+        if card.name in self.cards and self.cards[card.name] != card:
+            raise ReplyError(f"{card.name!r} came back with other data than before")
+        if self._agreed is not None and card.kind != self._agreed:
+            raise ReplyError(f"{card.name!r} has {_described(card)}, unlike the others")
+        if card.name in self.nodes:
+            self._next[card.name] = node
+            return
+        if card.name in self.cards:
+            self.notes.append(f"{card.name} is back.")
+        self.cards[card.name], self.nodes[card.name] = card, node
+
+
+def read_card(content: RecordDict) -> Card:
+    """What a site says of itself, checked."""
+    check_fields(content)
+    about = content.config_records.get(SITE, ConfigRecord())
+    numbers = content.metric_records.get("hello", MetricRecord())
+    name, role = about.get("site"), about.get("role")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise ReplyError("it does not say which site it is")
+    if role not in ("source", "target"):
+        raise ReplyError("it does not say whether it is a source or the target")
+    counts = [
+        numbers.get(key) for key in ("num-examples", "num-test", "num-classes", "num-outputs")
+    ]
+    if not all(type(count) is int and 0 <= count <= MOST for count in counts):
+        raise ReplyError("it does not say how many rows and classes it has")
+    samples, tests, classes, outputs = (int(count) for count in counts)  # type: ignore[arg-type]
+    shape, labels = about.get("input-shape", []), about.get("class-names", [])
+    if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+        raise ReplyError("it does not say what its rows look like")
+    if samples < 1:
+        raise ReplyError("it has no rows")
+    return Card(
+        name,
+        str(role),
+        samples,
+        tests,
+        tuple(map(int, shape)),
+        classes or None,
+        outputs,
+        tuple(map(str, labels)) if isinstance(labels, list) and labels else None,
+    )
+
+
+def _named(name: str | None) -> str:
+    return "" if name is None else f" {name!r}"
+
+
+def _described(card: Card) -> str:
+    labels = "numbers" if card.n_classes is None else f"{card.n_classes} classes"
+    return f"samples of shape {card.input_shape} and {labels}"

@@ -1,0 +1,159 @@
+"""The coordinator as a Flower ``ServerApp`` that is configured in TOML alone; apps as files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import OptionError
+from fedbridge.flower.options import NETWORK, config_key
+from fedbridge.flower.strategy import FedBridgeStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from fedbridge.flower.options import ConfigValue
+
+OWN = ("out", "min_sites", "secure", "seed", "name", *NETWORK)
+"""Options of the strategy that the run configuration may hold."""
+
+
+def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
+    """The coordinator.
+
+    Args:
+        model: makes the initial model; by default the run configuration names one (``model``).
+
+    The run configuration holds ``target``, ``sites`` (the sources, in order, with commas),
+    ``method``, ``rounds``, what is in ``OWN``, and ``options``: options of the run as JSON text.
+    Empty text stands for what is not said.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        """Play all rounds."""
+        _speak()
+        config = {k: v for k, v in context.run_config.items() if v != ""}
+        strategy = strategy_of(config)
+        initial = None if model is None else ArrayRecord(model().state_dict())
+        strategy.start(grid, initial, num_rounds=int(config.get("rounds", 50)))
+
+    return app
+
+
+def _speak() -> None:
+    """Let the rounds be seen in the coordinator's output, which Flower passes on."""
+    log = logging.getLogger("fedbridge")
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+
+
+def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:
+    """The strategy that a run configuration describes."""
+    if "target" not in config:
+        raise OptionError("Expected `target` in the run configuration: which site adapts?")
+    own = {name: config[config_key(name)] for name in OWN if config_key(name) in config}
+    options = _json_object(config, "options")
+    about = _json_object(config, "about")
+    if "model" in config:
+        options["model"] = config["model"]
+    return FedBridgeStrategy(
+        str(config.get("method", "auto")),
+        target=str(config["target"]),
+        sites=_names(config.get("sites")),
+        about=about,
+        **own,
+        **options,
+    )
+
+
+def _names(given: object) -> list[str] | None:
+    """Names with commas between them, or, where a name holds one, as a JSON list."""
+    if given is None:
+        return None
+    text = str(given)
+    if text.startswith("["):
+        return [str(name) for name in json.loads(text)]
+    return [name.strip() for name in text.split(",")]
+
+
+def _json_object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    try:
+        found = json.loads(str(config.get(key, "{}")))
+    except ValueError as error:
+        raise OptionError(
+            f"Expected `{key}` in the run configuration to be JSON, but got {error}."
+        ) from error
+    if not isinstance(found, dict):
+        raise OptionError(f"Expected `{key}` in the run configuration to be a JSON object.")
+    return found
+
+
+MODULE = "fedbridge_app"
+CLIENT_APP = '''\
+"""What runs at every site."""
+
+from fedbridge.flower import client_app
+
+app = client_app()
+'''
+SERVER_APP = '''\
+"""What runs at the coordinator: the rounds, as the run configuration says."""
+
+from fedbridge.flower import server_app
+
+app = server_app()
+'''
+
+
+def app_files(
+    config: Mapping[str, ConfigValue],
+    *,
+    description: str = "A federation",
+    client: str = CLIENT_APP,
+    server: str = SERVER_APP,
+) -> dict[str, str]:
+    """The files of an app by their paths.
+
+    Args:
+        config: the run configuration; a run can set anew only what is here.
+        description: what it is.
+        client: source of the module of the sites.
+        server: source of the module of the coordinator.
+    """
+    pyproject: dict[str, Any] = {
+        "project": {
+            "name": "fedbridge-app",
+            "version": "1.0.0",
+            "description": description,
+            "dependencies": [f"fedbridge[flower]=={__version__}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "fedbridge",
+                    "components": {
+                        "serverapp": f"{MODULE}.server_app:app",
+                        "clientapp": f"{MODULE}.client_app:app",
+                    },
+                    "config": dict(config),
+                }
+            }
+        },
+    }
+    return {
+        "pyproject.toml": tomli_w.dumps(pyproject),
+        f"{MODULE}/__init__.py": f'"""{description}."""\n',
+        f"{MODULE}/client_app.py": client,
+        f"{MODULE}/server_app.py": server,
+    }

@@ -1,0 +1,299 @@
+"""What a site does with a coordinator's orders: the same work as in a local run, on its own rows.
+
+A site sees the federation as everybody does, except that only its own rows are there. Nothing here
+knows how messages travel.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from fedbridge import methods
+from fedbridge._version import __version__
+from fedbridge.base.files import write_atomically
+from fedbridge.core.blocks import load_buffers, load_parameter_vector
+from fedbridge.data.distant import DistantTask, distant_site
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import OBJECT_MODEL
+from fedbridge.flower.codec import Feedback
+from fedbridge.flower.messages import public_reason
+from fedbridge.flower.named_arrays import Layout
+from fedbridge.flower.privacy import Ledger, release
+from fedbridge.flower.run_spec import OrderError, Orders
+from fedbridge.models import build_model, is_built_in
+from fedbridge.runs.folder import FORMAT, RunFolder
+from fedbridge.training.job import TARGET, ClientResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from fedbridge.data.site_package import LocalSite
+    from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.flower.privacy import LocalPrivacy
+    from fedbridge.flower.site_memory import Memory
+    from fedbridge.training.job import Job
+    from fedbridge.training.state import State
+    from fedbridge.training.target_side import Decision, News, TargetSide
+
+log = logging.getLogger("fedbridge")
+
+LEDGER = "privacy.json"
+MODEL = "model"
+"""Folder of the target's model, at the target: ``fedbridge predict`` reads it."""
+
+SIDE, WAITING, ROUNDING = "home", "waiting", "rounding"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A finished job, ready to travel.
+
+    Attributes:
+        result: what the coordinator will see.
+        tensors: the vector, encoded.
+    """
+
+    result: ClientResult
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class SiteRound:
+    """A site's answer to the orders of a round.
+
+    Attributes:
+        deliveries: one per job.
+        target_failure: why the target cannot train at all, if it cannot.
+        note: what the coordinator should put down about this site.
+        epsilon: what the site's messages have cost so far, if it protects them.
+    """
+
+    deliveries: Sequence[Delivery]
+    target_failure: str | None = None
+    note: str | None = None
+    epsilon: float | None = None
+
+
+class SiteWorker:
+    """One site at work on one run."""
+
+    def __init__(
+        self,
+        site: LocalSite,
+        orders: Orders,
+        memory: Memory,
+        *,
+        model: Callable[[], nn.Module] | None = None,
+        privacy: LocalPrivacy | None = None,
+        budget: float | None = None,
+    ) -> None:
+        """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs."""
+        if site.name not in orders.sites:
+            raise OrderError(
+                f"Expected orders for the sites {', '.join(orders.sites)}, but this is "
+                f"{site.name!r}: the coordinator and the site must agree on names."
+            )
+        self.site, self.orders, self.memory = site, orders, memory
+        self.privacy, self.budget = privacy, budget
+        self.client = orders.sites.index(site.name)
+        if (self.client == TARGET) != (site.role == "target"):
+            raise OrderError(
+                f"Expected {site.name!r} to be a {site.role}, but the coordinator takes it for "
+                f"the {'target' if self.client == TARGET else 'source'}."
+            )
+        task = own_view(site, orders)
+        built = build_model(_built_in(orders.model), task) if model is None else model()
+        self.model = built
+        self.layout = Layout.of_model(built)
+        self.federation = Federation(task, built, orders.run_settings(), orders.seed)
+
+    def train(
+        self, round: int, jobs: Sequence[Job], states: Sequence[State], decided: int | None = None
+    ) -> SiteRound:
+        """Do a round's jobs, and at the target what its side trains beside them.
+
+        ``decided`` is the last round that the coordinator knows the target to have decided.
+        """
+        if not jobs or any(job.client != self.client for job in jobs):
+            raise OrderError(f"Expected jobs for site {self.site.name!r}, but got others.")
+        mine = [self._completed(job, states) for job in jobs]
+        ledger = Ledger(self.memory.root / LEDGER)
+        side, note = self._side(round, states, decided)
+        trainings = [] if side is None else side.trainings(round)
+        own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
+        starts = [*states, *(state for _, state in trainings)]
+        self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
+        outcomes, rows = self.federation.do([*mine, *own], starts, round)
+        done = [
+            ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
+        ]
+        works, beside = done[: len(jobs)], done[len(jobs) :]
+        for work in works:
+            if work.outcome.failure is not None:
+                log.warning("round %d: %s", round, work.outcome.failure)
+        if self.privacy is not None:
+            ledger.spend(self.privacy, self.budget)
+            works = release(mine, works, self.privacy, self.federation.blocks)
+        deliveries = self._encoded(round, mine, works)
+        failure = None
+        if side is not None:
+            side.trained([delivery.result for delivery in deliveries], beside)
+            self.memory.save(WAITING, round, side.memory(), side.facts())
+            stopped = beside[0].outcome.failure
+            failure = None if stopped is None else public_reason(stopped)
+        if self.privacy is None:
+            return SiteRound(deliveries, failure, note)
+        return SiteRound(deliveries, None, note, ledger.epsilon(self.privacy.delta))
+
+    def decide(self, round: int, news: News) -> Decision:
+        """Let the target's side decide, and measure what it chose."""
+        side = self._make_side()
+        waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
+        if side is None or waiting is None or waiting.round != round:
+            raise OrderError(
+                f"Expected to have trained in round {round} before it is decided, but nothing "
+                f"of it is remembered here."
+            )
+        side.begin(self.federation.initial)
+        side.remember(waiting.tensors, waiting.facts)
+        decision = side.decide(news)
+        self.memory.save(SIDE, round, side.memory(), side.facts())
+        assert decision.state is not None
+        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
+
+    def evaluate(self, round: int, state: State) -> Evaluation:
+        """What a model is worth to the target."""
+        return self.federation.evaluate(round, state)
+
+    def keep_model(self, state: State, evaluation: Evaluation) -> None:
+        """Keep the target's model where the target is, ready for ``fedbridge predict``."""
+        load_parameter_vector(self.model, state.parameters)
+        if state.buffers:
+            load_buffers(self.model, state.buffers)
+        keep_model(self.memory.root, self.site, self.orders, self.model, evaluation)
+
+    def _completed(self, job: Job, states: Sequence[State]) -> Job:
+        """A job with what only the site knows: rows in use, class weights, the model's buffers."""
+        if not (0 <= job.slot < len(states)) or (job.anchor or 0) >= len(states):
+            raise OrderError(f"Expected a job on one of {len(states)} models, but got another.")
+        plan = job.plan
+        if self.federation.settings.class_weights is not None:
+            own = self.federation.plan(self.client, 1)
+            plan = replace(plan, class_weights=own.class_weights)
+        rows = self.federation.target_rows if self.client == TARGET else None
+        return replace(job, plan=plan, rows=rows, buffers=states[job.slot].buffers)
+
+    def _make_side(self) -> TargetSide | None:
+        if self.client != TARGET:
+            return None
+        kind = methods.class_of(self.orders.method)
+        return kind.target_side(self.federation, self.orders.options)
+
+    def _side(
+        self, round: int, states: Sequence[State], decided: int | None
+    ) -> tuple[TargetSide | None, str | None]:
+        """The target's side as it was after the last round, with the coordinator's models."""
+        side = self._make_side()
+        if side is None:
+            return None, None
+        side.begin(states[0])
+        if decided is None:
+            self.memory.forget()
+            return side, None
+        past = self.memory.load(SIDE, before=round)
+        note = None
+        if past is None:
+            note = "had lost its memory: its own candidates start again from the shared model"
+        else:
+            side.remember(past.tensors, past.facts)
+            if past.round < decided:
+                note = f"goes on with its own candidates as they were after round {past.round}"
+        side.follow(states)
+        return side, note
+
+    def _encoded(
+        self, round: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+    ) -> list[Delivery]:
+        """Vectors as they travel; the site goes on with what the coordinator will see of them."""
+        feedback = Feedback(self.orders.encoding)
+        past = self.memory.load(ROUNDING, before=round + 1)
+        if past is not None:
+            feedback.remember(past.tensors)
+        deliveries = []
+        for job, work in zip(jobs, works, strict=True):
+            if work.outcome.failure is not None:
+                deliveries.append(Delivery(work, {}))
+                continue
+            key = f"{job.kind} {job.slot}"
+            sent = feedback.encode(key, round, work.vector)
+            deliveries.append(Delivery(ClientResult(work.outcome, sent.decoded), sent.tensors))
+        kept = feedback.memory()
+        if kept:
+            self.memory.save(ROUNDING, round, kept, {})
+        return deliveries
+
+
+def own_view(site: LocalSite, orders: Orders) -> DistantTask:
+    """The task as one site sees it: its own rows, and the names of the others."""
+    shape = tuple(site.train.x.shape[1:])
+    outputs = 1 if site.train.y.ndim == 1 else int(site.train.y.shape[1])
+
+    def elsewhere(name: str) -> Any:
+        return distant_site(name, 0, shape, n_classes=site.n_classes, outputs=outputs)
+
+    known = {site.name: site.train}
+    target = known.get(orders.target) or elsewhere(orders.target)
+    return DistantTask(
+        name="federation",
+        sources=tuple(known.get(name) or elsewhere(name) for name in orders.sources),
+        target=target,
+        test=elsewhere(f"{orders.target} (test)") if site.test is None else site.test,
+        n_classes=site.n_classes,
+        class_names=site.class_names,
+    )
+
+
+def _built_in(name: str | None) -> str:
+    if name is None or not is_built_in(name):
+        raise OrderError(
+            f"Expected the name of a built-in model, but the coordinator says {name!r}: give the "
+            f"site the model itself, client_app(model=...)."
+        )
+    return name
+
+
+def keep_model(
+    folder: Path, site: LocalSite, orders: Orders, model: nn.Module, evaluation: Evaluation
+) -> None:
+    """Write the model, how to treat new rows, and what it is worth on the target's test rows."""
+    described = {
+        "name": orders.model or f"{OBJECT_MODEL}{type(model).__qualname__}",
+        "input_shape": list(site.train.x.shape[1:]),
+        "outputs": site.n_classes or (1 if site.train.y.ndim == 1 else site.train.y.shape[1]),
+    }
+    if site.n_classes is not None:
+        described["n_classes"] = site.n_classes
+    if site.class_names is not None:
+        described["class_names"] = list(site.class_names)
+    config = {
+        "format": FORMAT,
+        "version": __version__,
+        "target": site.name,
+        "sources": list(orders.sources),
+        "method": orders.method,
+        "seed": orders.seed,
+        "model": described,
+    }
+    kept = RunFolder(folder / MODEL)
+    write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
+    if site.preprocessing is not None:
+        write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
+    measured = {} if evaluation.test is None else asdict(evaluation.test)
+    kept.write_result(model, {"target": site.name, "method": orders.method, **measured})

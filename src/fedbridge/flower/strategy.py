@@ -1,0 +1,258 @@
+"""fedbridge as a Flower strategy: its rules and methods in anybody's ``ServerApp``.
+
+    strategy = FedBridgeStrategy(rule="auto")
+    strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=20)
+
+The rounds are those of ``fedbridge.run``: the same loop, history, checkpoints and methods as on
+one machine. Flower carries the messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
+
+from fedbridge import methods
+from fedbridge.base.errors import OptionError
+from fedbridge.base.files import to_json
+from fedbridge.core.blocks import buffer_copies, parameter_vector
+from fedbridge.federation.loop import Run, RunResult
+from fedbridge.federation.settings import Settings, split_options
+from fedbridge.flower.coordinator import FlowerEngine
+from fedbridge.flower.membership import Roll
+from fedbridge.flower.messages import arrays, tensors
+from fedbridge.flower.named_arrays import Layout, Skeleton
+from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.run_spec import Orders
+from fedbridge.flower.transport import Courier
+from fedbridge.report.finish import CardAndPage
+from fedbridge.runs.folder import RunFolder
+from fedbridge.training.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from flwr.serverapp import Grid
+
+    from fedbridge.data.task import FederatedTask
+
+log = logging.getLogger("fedbridge")
+
+
+class FedBridgeStrategy(Strategy):
+    """Federated domain adaptation for one target among the connected sites.
+
+    Args:
+        rule: any rule, or a method that travels (``auto``, ``fedprox``).
+        target: the site that adapts; None takes the one that says so itself.
+        sites: the sources in order; None takes whoever is there when ``min_sites`` are, in the
+            order of names.
+        min_sites: how many sites to wait for where they are not named, the target among them.
+        seed: of everything random.
+        out: folder for history, checkpoints and model; a run that is there is resumed.
+        timeout: seconds that sites have to answer in a round.
+        wait: seconds to wait for sites at the start, and for the target when it is missing.
+        secure: believe a site's name only if its node's key is registered under it.
+        norm_bound: longest update that is believed.
+        norm_ratio: the same as a multiple of the round's median.
+        encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
+        own_training: sites have training loops of their own (see ``reply_to_train``).
+        name: what to call the task.
+        about: more entries for the run's configuration file.
+        **options: options of the run and of the rule, as ``fedbridge.run`` takes them.
+    """
+
+    def __init__(
+        self,
+        rule: str = "auto",
+        *,
+        target: str | None = None,
+        sites: Sequence[str] | None = None,
+        min_sites: int = 2,
+        seed: int = 0,
+        out: str | Path | None = None,
+        timeout: float = NetworkOptions.timeout,
+        wait: float = NetworkOptions.wait,
+        secure: bool = False,
+        norm_bound: float | None = NetworkOptions.norm_bound,
+        norm_ratio: float | None = NetworkOptions.norm_ratio,
+        encoding: str = NetworkOptions.encoding,
+        own_training: bool = False,
+        name: str = "federation",
+        about: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        methods.check_travels(rule)
+        if secure and target is None:
+            raise OptionError(
+                "Expected `target` to be named where roles are pinned to registered nodes "
+                "(secure=True), but got none."
+            )
+        if own_training and rule == "auto":
+            raise OptionError(
+                "Expected `auto` to train at the sites by itself, because the target trains "
+                "several models in a round, but got own_training=True: use client_app(...), or "
+                "another rule."
+            )
+        NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)  # refuses what cannot be
+        split_options(options, rule, methods.options_of(rule), {})
+        self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
+        self.min_sites = min_sites
+        self.timeout, self.wait, self.secure, self.name = timeout, wait, secure, name
+        self.norm_bound, self.norm_ratio, self.encoding = norm_bound, norm_ratio, encoding
+        self.own_training, self.about, self.options = own_training, about or {}, options
+        self.result: RunResult | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the federation; ``self.result`` is what ``fedbridge.run`` would return.
+
+        Without initial arrays the model is built from its name (the option ``model``), as a local
+        run with the same seed would build it.
+        """
+        courier = Courier(grid, self.timeout if timeout is None else timeout)
+        roll = Roll(courier, self.target, self.sites, secure=self.secure)
+        roll.gather(self.wait, self.min_sites)
+        self.target = roll.target
+        task = roll.task(self.name)
+        settings, own = self._settings(task, initial_arrays)
+        self.summary()
+        result = Result()
+        run = Run(
+            task,
+            self.rule,
+            methods.class_of(self.rule),
+            partial(methods.make, self.rule),
+            num_rounds,
+            self.seed,
+            settings,
+            own,
+            (lambda line: _note(result, line),),
+            engine=partial(
+                FlowerEngine,
+                courier=courier,
+                roll=roll,
+                orders=self._orders(roll, settings, own, task.model),
+                wait=self.wait,
+                norm_bound=self.norm_bound,
+                norm_ratio=self.norm_ratio,
+                own_training=self.own_training,
+            ),
+            initial=settings.model if isinstance(settings.model, nn.Module) else None,
+            about=self.about,
+            extras=CardAndPage(),
+        )
+        folder = None if self.out is None else RunFolder(Path(self.out))
+        self.result = run.go(folder, resume=True)
+        model = self.result.model
+        layout = Layout.of_model(model)
+        state = State(parameter_vector(model), buffer_copies(model))
+        result.arrays = arrays(layout.arrays(state))
+        if evaluate_fn is not None:
+            measured = evaluate_fn(num_rounds, result.arrays)
+            if measured is not None:
+                result.evaluate_metrics_serverapp[num_rounds] = measured
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A plain message to every node; ``start`` sends each site its own jobs instead."""
+        return _messages(MessageType.TRAIN, server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Refused: a round needs more than its replies."""
+        raise NotImplementedError(DRIVES_ITSELF)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A plain message to every node; ``start`` asks the target alone."""
+        return _messages(MessageType.EVALUATE, server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Refused: a round needs more than its replies."""
+        raise NotImplementedError(DRIVES_ITSELF)
+
+    def summary(self) -> None:
+        """Log what this is."""
+        log.info(
+            "fedbridge: %s for target %s, updates as %s%s",
+            self.rule,
+            self.target,
+            self.encoding,
+            ", roles pinned to registered nodes" if self.secure else "",
+        )
+
+    def _settings(
+        self, task: FederatedTask, initial: ArrayRecord | None
+    ) -> tuple[Settings, dict[str, object]]:
+        given = dict(self.options)
+        if initial is not None:
+            given["model"] = Skeleton(tensors(initial))
+        return split_options(given, self.rule, methods.options_of(self.rule), task.defaults)
+
+    def _orders(self, roll: Roll, settings: Settings, own: dict[str, object], usual: str) -> Orders:
+        assert roll.sources is not None
+        assert roll.target is not None
+        plain = {k: v for k, v in settings.to_json().items() if k not in ("model", "workers")}
+        named = settings.model is None or isinstance(settings.model, str)
+        model = (settings.model_name or usual) if named else None
+        orders = Orders(
+            "", self.seed, roll.target, roll.sources, self.rule, own, plain, model, self.encoding
+        )
+        key = to_json({**orders.to_json(), "out": None if self.out is None else str(self.out)})
+        run = hashlib.sha256(key.encode()).hexdigest()[:16]
+        return Orders(**{**orders.to_json(), "run": run, "sources": roll.sources})
+
+
+DRIVES_ITSELF = (
+    "FedBridgeStrategy drives its rounds by itself: call start(grid, initial_arrays, num_rounds)."
+)
+
+
+def _note(result: Result, line: dict[str, Any]) -> None:
+    """A round of the history as Flower's metrics."""
+    number = int(line["round"])
+    measured = MetricRecord()
+    for name in ("loss", "accuracy", "auc"):
+        if line[name] is not None:
+            measured[name] = float(line[name])
+    result.evaluate_metrics_clientapp[number] = measured
+    costs = ("bytes_up", "bytes_down", "seconds_train")
+    result.train_metrics_clientapp[number] = MetricRecord(
+        {name.replace("_", "-"): float(line[name]) for name in costs}
+    )
+    for site, reason in line["failures"].items():
+        log.warning("round %d goes on without %s: %s", number, site, reason)
+    for note in line["notes"]:
+        log.info("round %d: %s", number, note)
+    log.info("round %d: %s", number, dict(measured))
+
+
+def _messages(
+    kind: str, server_round: int, model: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> list[Message]:
+    content = RecordDict({"arrays": model, "config": config})
+    return [
+        Message(content, node, kind, group_id=str(server_round)) for node in grid.get_node_ids()
+    ]

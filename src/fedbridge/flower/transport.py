@@ -1,0 +1,129 @@
+"""Carries messages to nodes and brings their answers back, or the reason why there is none.
+
+Flower's own ``send_and_receive`` looks for answers every three seconds; this looks more often,
+which is much of a short round. An answer is matched to the message that was sent, because that of
+a dead node does not come from the node.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from fedbridge.flower.internals import ErrorCode
+from fedbridge.flower.messages import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from flwr.serverapp import Grid
+
+POLL_SECONDS = 0.2
+ARRAY_OVERHEAD = 200
+"""Bytes of an array's name, type, shape and checksum in a message, about."""
+GONE_WRONG = (
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.MOD_FAILED_PRECONDITION,
+    ErrorCode.INVALID_FAB,
+)
+"""Errors of a node that is there and answers; after any other it is gone, or its process is."""
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Why a node did not answer.
+
+    Attributes:
+        reason: in words.
+        lost: whether the node itself is gone or silent, rather than its work gone wrong.
+        silent: whether it only did not answer in time.
+    """
+
+    reason: str
+    lost: bool = True
+    silent: bool = False
+
+
+class Courier:
+    """Sends, waits, counts bytes.
+
+    Attributes:
+        up: bytes of all answers so far.
+        down: bytes of all messages so far.
+    """
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds for the answers to a round's messages."""
+        self.grid, self.timeout = grid, timeout
+        self.up = self.down = 0
+
+    def ask(
+        self,
+        kind: str,
+        contents: Mapping[int, RecordDict],
+        group: str,
+        *,
+        at_most: float | None = None,
+    ) -> dict[int, RecordDict | NoAnswer]:
+        """Send every node its message and wait for all answers, or until time is up.
+
+        ``at_most`` so many seconds, for messages that need no long work.
+        """
+        timeout = self.timeout if at_most is None else min(at_most, self.timeout)
+        messages = [
+            Message(content, node, kind, ttl=timeout + 60, group_id=group)
+            for node, content in contents.items()
+        ]
+        self.down += sum(_sizes(contents.values()))
+        sent = list(self.grid.push_messages(messages))
+        nodes = dict(zip(sent, contents, strict=True))
+        answers: dict[int, RecordDict | NoAnswer] = {}
+        waiting = {number for number in sent if number}
+        deadline = time.monotonic() + timeout
+        while waiting:
+            for reply in self.grid.pull_messages(waiting):
+                answered = reply.metadata.reply_to_message_id
+                if answered in waiting:
+                    waiting.discard(answered)
+                    answers[nodes[answered]] = self._opened(reply)
+            if not waiting or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        silent = NoAnswer(f"no answer within {timeout:g} seconds", silent=True)
+        return {node: answers.get(node, silent) for node in contents}
+
+    def _opened(self, reply: Message) -> RecordDict | NoAnswer:
+        if reply.has_error():
+            reason = printable(" ".join(str(reply.error.reason).split()))
+            return NoAnswer(reason or "its node is gone", lost=reply.error.code not in GONE_WRONG)
+        self.up += content_bytes(reply.content)
+        return reply.content
+
+
+def _sizes(contents: Iterable[RecordDict]) -> list[int]:
+    """Bytes of messages; records that several share are measured once."""
+    known: dict[int, int] = {}
+    sizes = []
+    for content in contents:
+        total = 0
+        for record in content.values():
+            if id(record) not in known:
+                known[id(record)] = _record_bytes(record)
+            total += known[id(record)]
+        sizes.append(total)
+    return sizes
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Bytes of a message's content as it travels."""
+    return sum(map(_record_bytes, content.values()))
+
+
+def _record_bytes(record: object) -> int:
+    if isinstance(record, ArrayRecord):
+        return sum(len(array.data) + ARRAY_OVERHEAD for array in record.values())
+    return len(record.deflate())  # type: ignore[attr-defined]

@@ -1,0 +1,192 @@
+"""A rule as a method: gather the updates, measure the evidence, let the rule mix."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from fedbridge.core.aggregate import apply_by_entries, combine
+from fedbridge.core.checks import check_beta
+from fedbridge.core.estimators import Estimate
+from fedbridge.core.rules import AnyRule, CoordinateRule, Mix, Rule
+from fedbridge.federation.evidence import Gathered, Vectors, measure_evidence
+from fedbridge.federation.method import Method, Record
+from fedbridge.training.job import SUPERVISED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from fedbridge.core.geometry import Geometry
+    from fedbridge.federation.federation import Federation
+    from fedbridge.training.objective import Objective
+    from fedbridge.training.state import State
+
+
+class RuleMethod(Method):
+    """Algorithm 1 of the paper, for any rule and any evidence."""
+
+    travels: ClassVar[bool] = True
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any], rule: AnyRule) -> None:
+        super().__init__(federation, options)
+        self.rule = rule
+        settings = federation.settings
+        self.align = not rule.own_unit if settings.align is None else settings.align
+        self.by_samples = rule.by_samples or settings.weights == "samples"
+        weighs = rule.noise != "none"
+        self.probes = weighs and settings.evidence == "probe"
+        self.keeps = weighs and settings.evidence == "init"
+        self.borrows = weighs and settings.noise_from == "borrowed"
+        self.kept: Mix | None = None
+        self.objective: Objective = SUPERVISED
+
+    def room(self) -> tuple[int, int]:
+        """Twice the jobs when clients probe as well."""
+        slots, rows = super().room()
+        return slots, rows * (2 if self.probes else 1)
+
+    def play(self, round: int) -> Record:
+        """Gather, measure, mix."""
+        federation = self.federation
+        begun = time.perf_counter()
+        directions = self.rule.noise == "directions" and not self.kept
+        trained, probed = federation.gather(
+            round,
+            self.state,
+            noise="sketch" if directions else "size",
+            source_noise=self.borrows,
+            probe=self.probes,
+            with_sources=not self.rule.alone,
+            objective=self.objective,
+        )
+        gathered_at = time.perf_counter()
+        record = Record(failures=dict(trained.failures), seconds_train=gathered_at - begun)
+        if trained.target is None:
+            record.notes.append("the target is missing: the model stays as it was")
+            return record
+        update = self._update(trained, probed, record)
+        self.state = self.state.moved(update, federation.new_buffers(self.state, trained))
+        record.seconds_aggregate = time.perf_counter() - gathered_at
+        return record
+
+    def memory(self) -> dict[str, Tensor]:
+        """The first round's mixture, for ``evidence="init"``."""
+        if self.kept is None:
+            return {}
+        return {f"kept.{name}": value for name, value in vars(self.kept).items()}
+
+    def remember(
+        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Take the kept mixture up again."""
+        super().remember(state, memory, facts)
+        if memory:
+            self.kept = Mix(**{name.partition(".")[2]: value for name, value in memory.items()})
+
+    def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
+        federation = self.federation
+        if not trained.sources:
+            if not self.rule.alone:
+                record.notes.append("no source is there: a step of the target alone")
+            assert trained.target is not None
+            noise = trained.target.noise
+            record.sigma2 = None if noise is None else float(noise.sum())
+            record.beta = [0.0] * federation.n_sources
+            return trained.rows[0].clone()
+        vectors = trained.vectors(align=self.align)
+        path = self._geometry(vectors, trained)
+        evidence = path
+        if probed is not None:
+            evidence = self._geometry(probed.vectors(align=False), probed, noisy_sources=True)
+        present = trained.source_indices
+        if isinstance(self.rule, CoordinateRule):
+            describe(record, evidence, None, present, federation.n_sources)
+            return apply_by_entries(self.rule, vectors.target, vectors.sources, **self.given)
+        mix = self._decide(self.rule, evidence, path, present)
+        describe(record, evidence, mix, present, federation.n_sources)
+        return combine(mix, vectors.target, vectors.sources, federation.rule_blocks)
+
+    def _geometry(
+        self, vectors: Vectors, gathered: Gathered, *, noisy_sources: bool = False
+    ) -> Geometry:
+        federation = self.federation
+        return measure_evidence(
+            vectors,
+            federation.rule_blocks,
+            federation.bench.sketch,
+            weights=gathered.samples if self.by_samples else None,
+            borrowed=self.borrows,
+            noisy_sources=noisy_sources,
+        )
+
+    def _decide(self, rule: Rule, evidence: Geometry, path: Geometry, present: list[int]) -> Mix:
+        options = self._options_for(present)
+        if not self.keeps:
+            return rule(evidence, **options)
+        if self.kept is None:
+            mix = rule(evidence, **options)
+            self.kept = spread(mix, present, self.federation.n_sources)
+            return mix
+        kept = select(self.kept, present)
+        if rule.fixed is None:
+            return kept
+        return rule.fixed(path, beta=kept.beta)
+
+    def _options_for(self, present: list[int]) -> dict[str, Any]:
+        """The rule's options; one ``beta`` per source is cut down to the sources at hand."""
+        beta = self.given.get("beta")
+        if beta is None or isinstance(beta, float | int):
+            return self.given
+        every = check_beta(beta, self.federation.n_sources)
+        return {**self.given, "beta": every[present]}
+
+
+def spread(mix: Mix, present: list[int], n_sources: int) -> Mix:
+    """A mixture of the sources that were there as one of all sources; the others get nothing."""
+
+    def widen(values: Tensor) -> Tensor:
+        wide = torch.zeros(len(values), n_sources, dtype=values.dtype)
+        wide[:, present] = values
+        return wide
+
+    return replace(mix, sources=widen(mix.sources), beta=widen(mix.beta))
+
+
+def select(mix: Mix, present: list[int]) -> Mix:
+    """A mixture of all sources cut down to those that are there.
+
+    The trust in the others goes to the target, or the step would lose their part of its length.
+    """
+    beta = mix.beta[:, present]
+    lost = mix.beta.sum(1) - beta.sum(1)
+    return Mix(mix.target + lost, mix.sources[:, present], beta)
+
+
+def describe(
+    record: Record, geometry: Geometry, mix: Mix | None, present: list[int], n_sources: int
+) -> None:
+    """Put what a person wants to see of a round into its record."""
+    whole = geometry.whole()
+    record.cosine = listed(whole.cosine[0], present, n_sources)
+    if whole.noise is not None:
+        estimate = Estimate.of(whole)
+        record.sigma2 = estimate.sigma2
+        record.d2 = listed(estimate.d2, present, n_sources)
+        record.tau2_d2 = listed(estimate.tau2_d2, present, n_sources)
+    if mix is not None:
+        sizes = torch.tensor(geometry.blocks.sizes, dtype=torch.float64)
+        shares = (sizes[:, None] * mix.beta).sum(0) / sizes.sum()
+        record.beta = listed(shares, present, n_sources)
+
+
+def listed(values: Tensor, present: list[int], n_sources: int) -> list[float | None]:
+    """Numbers of the sources that were there as a list over all sources."""
+    result: list[float | None] = [None] * n_sources
+    for index, value in zip(present, values.tolist(), strict=True):
+        result[index] = value
+    return result

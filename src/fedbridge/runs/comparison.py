@@ -1,0 +1,455 @@
+"""A comparison on disk: the score of every run, the table made of them, and its folder.
+
+``comparison.json`` is written after every run, so that one that was stopped can be gone on with,
+looked at and reported on at any time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.base.files import to_json, write_atomically
+from fedbridge.core.theory import share_off_line
+from fedbridge.evaluation.metrics import SCORED_ROUNDS
+from fedbridge.evaluation.ranking import ALPHA, rank_methods
+from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
+from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
+from fedbridge.runs.record import mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from fedbridge.evaluation.ranking import Ranking
+
+FORMAT = 1
+COMPARISON_FILE = "comparison.json"
+SHOWN_DIGITS = 1
+NO_ENTRY = "–"
+ENOUGH_SETTINGS = 5
+"""From so many settings on, a setting is a block of the ranking; with fewer, every seed of one."""
+
+
+def mean_and_spread(mean: float | None, spread: float | None, digits: int) -> str:
+    """A score as tables show it."""
+    if mean is None:
+        return NO_ENTRY
+    return f"{mean:.{digits}f}" + ("" if spread is None else f" ({spread:.{digits}f})")
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What became of one run: its summary, or why it failed, or neither if it is still open.
+
+    A method that needs what a setting does not have (``unmet``) has an error that is no failure.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    folder: str | None = None
+    summary: Mapping[str, Any] | None = None
+    error: str | None = None
+    unmet: bool = False
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy in percent, or the negative test loss where there are no classes."""
+        if self.summary is None:
+            return None
+        accuracy: float | None = self.summary["accuracy"]
+        score: float | None = self.summary["score"]
+        return score if accuracy is None else accuracy
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the confidence interval that the size of the test set leaves."""
+        interval = None if self.summary is None else self.summary["accuracy_interval"]
+        return None if interval is None else (interval[1] - interval[0]) / 2
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """A method in a setting: one entry of the table.
+
+    Attributes:
+        mean: mean score over seeds; None when no run is finished.
+        spread: standard deviation over seeds (n - 1), or for one seed half the confidence
+            interval of its test set; None when neither is known.
+        count: finished runs behind the mean.
+        best: whether no method has a larger mean, as shown, in this column.
+    """
+
+    mean: float | None
+    spread: float | None
+    count: int
+    best: bool = False
+
+    def text(self, digits: int = SHOWN_DIGITS) -> str:
+        """``mean (spread)``."""
+        return mean_and_spread(self.mean, self.spread, digits)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in every setting, and on average over the settings."""
+
+    method: str
+    entries: tuple[MeanScore, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings x methods x seeds with a score each.
+
+    Attributes:
+        settings: labels of the settings, the columns of the table.
+        methods: names of the methods, the rows of the table.
+        seeds: the seeds.
+        rounds: rounds of every run.
+        cells: one result per run.
+        control_note: what the matched control is matched to.
+        bounds: methods that have what no federation has; they are shown, but do not compete.
+        kept: how many cells were found finished in the folder.
+    """
+
+    settings: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rounds: int
+    cells: tuple[CellResult, ...]
+    control_note: str
+    bounds: tuple[str, ...] = ()
+    kept: int = 0
+
+    @property
+    def failures(self) -> list[CellResult]:
+        """The cells that ended with an error, other than an unmet need."""
+        return [cell for cell in self.cells if cell.error is not None and not cell.unmet]
+
+    @property
+    def finished(self) -> list[CellResult]:
+        """The cells that have a summary."""
+        return [cell for cell in self.cells if cell.summary is not None]
+
+    @property
+    def open(self) -> list[CellResult]:
+        """The cells that have neither a summary nor an error yet."""
+        return [cell for cell in self.cells if cell.summary is None and cell.error is None]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Headings beside the methods: the settings, and their average if there are several."""
+        return (*self.settings, "average") if len(self.settings) > 1 else self.settings
+
+    @property
+    def measure(self) -> str:
+        """What the scores are; larger is better in both."""
+        return "test accuracy in %" if self.has_classes else "negative test loss"
+
+    @property
+    def digits(self) -> int:
+        """Digits shown after the point: one for percentages, four for losses."""
+        return SHOWN_DIGITS if self.has_classes else 4
+
+    def score(self, setting: str, method: str) -> float | None:
+        """The mean over seeds of a method in a setting."""
+        return self._entry(setting, method).mean
+
+    def rows(self) -> list[Row]:
+        """The table, method by method, with the best of every column marked."""
+        columns = [
+            [self._entry(setting, method) for method in self.methods] for setting in self.settings
+        ]
+        if len(columns) > 1:
+            columns.append([_average(entries) for entries in zip(*columns, strict=True)])
+        contends = [method not in self.bounds for method in self.methods]
+        marked = [_with_best(column, self.digits, contends) for column in columns]
+        return [
+            Row(method, entries)
+            for method, entries in zip(self.methods, zip(*marked, strict=True), strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        """What a reader must know to read the table."""
+        measure = "Accuracy in percent" if self.has_classes else "Negative test loss"
+        spread = (
+            f"the standard deviation over {len(self.seeds)} seeds"
+            if len(self.seeds) > 1
+            else "half the 95% confidence interval of the test set, for there is one seed"
+        )
+        what = (
+            f"{measure} on the target's test set after {self.rounds} rounds, mean of the last "
+            f"{min(SCORED_ROUNDS, self.rounds)}; "
+            f"in brackets {spread}; the best of a column in bold."
+        )
+        notes = [what, self.control_note]
+        if self.bounds:
+            notes.append(
+                f"{', '.join(self.bounds)}: bounds, never in bold; no federation has all labels or "
+                f"all rows in one place."
+            )
+        unmet = [cell for cell in self.cells if cell.unmet]
+        notes += dict.fromkeys(str(cell.error) for cell in unmet)
+        missing = len(self.cells) - len(self.finished) - len(unmet)
+        if missing:
+            notes.append(f"{missing} of {len(self.cells)} runs failed or are not finished.")
+        return notes
+
+    def ranking(self, alpha: float = ALPHA) -> Ranking | None:
+        """The methods ranked, finished or not; None when there is too little to rank.
+
+        Bounds do not compete. A method that does not apply somewhere is left out; a block in which
+        a method has no score yet does not count.
+        """
+        contenders = [method for method in self.methods if method not in self.bounds]
+        unmet = {cell.method for cell in self.cells if cell.unmet}
+        ranked = [method for method in contenders if method not in unmet]
+        found = {(c.setting, c.seed, c.method): c.score for c in self.cells}
+        by_setting = len(self.settings) >= ENOUGH_SETTINGS
+        lines = []
+        for setting in self.settings:
+            seeds = [[found.get((setting, seed, m)) for m in ranked] for seed in self.seeds]
+            whole = [[s for s in line if s is not None] for line in seeds if None not in line]
+            if by_setting and whole:
+                lines.append([fmean(column) for column in zip(*whole, strict=True)])
+            elif not by_setting:
+                lines += whole
+        if len(ranked) < 2 or len(lines) < 2:
+            return None
+        return rank_methods(
+            ranked,
+            lines,
+            of="setting" if by_setting else "setting and seed",
+            alpha=alpha,
+            left_out=[method for method in contenders if method in unmet],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The results for a file or a program."""
+        return {
+            "settings": list(self.settings),
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "rounds": self.rounds,
+            "cells": [asdict(cell) for cell in self.cells],
+            "columns": list(self.columns),
+            "table": [asdict(row) for row in self.rows()],
+            "notes": self.notes(),
+        }
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether scores are accuracies; taken for granted while no run is finished."""
+        scored = [cell.summary["accuracy"] for cell in self.cells if cell.summary is not None]
+        return not scored or any(accuracy is not None for accuracy in scored)
+
+    def _entry(self, setting: str, method: str) -> MeanScore:
+        cells = [cell for cell in self.cells if (cell.setting, cell.method) == (setting, method)]
+        scores = [cell.score for cell in cells if cell.score is not None]
+        if not scores:
+            return MeanScore(None, None, 0)
+        if len(self.seeds) == 1:
+            return MeanScore(scores[0], cells[0].half_width, 1)
+        return MeanScore(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
+
+
+def _average(entries: Sequence[MeanScore]) -> MeanScore:
+    """The mean over settings, when every setting has one."""
+    means = [entry.mean for entry in entries if entry.mean is not None]
+    count = sum(entry.count for entry in entries)
+    return MeanScore(fmean(means) if len(means) == len(entries) else None, None, count)
+
+
+def _with_best(
+    column: Sequence[MeanScore], digits: int, contends: Sequence[bool]
+) -> list[MeanScore]:
+    """Mark the contenders that show the largest mean: what looks equal is equally good."""
+    shown = [
+        round(entry.mean, digits) if entry.mean is not None and in_it else None
+        for entry, in_it in zip(column, contends, strict=True)
+    ]
+    top = max((mean for mean in shown if mean is not None), default=None)
+    return [
+        replace(entry, best=mean is not None and mean == top)
+        for entry, mean in zip(column, shown, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """A run of a comparison over its rounds.
+
+    Attributes:
+        setting: Its column.
+        method: Its row.
+        seed: Its seed.
+        curve: ``(round, accuracy)``, or the negative loss where there are no classes.
+        sigma2: The target's noise in the first round, before methods went different ways.
+        d2: Mean squared distance of the sources in the first round.
+        tau2: The share of it that is off the sources' lines.
+        entries: Entries of the model's vector; None while the run is not finished.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    curve: tuple[tuple[int, float | None], ...]
+    sigma2: float | None = None
+    d2: float | None = None
+    tau2: float | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonRecord:
+    """A comparison as its folder tells it.
+
+    Attributes:
+        folder: Where it is.
+        comparison: The results so far.
+        notes: What a reader must know to read the table.
+        tasks: How every setting was loaded.
+        options: Of the runs.
+    """
+
+    folder: Path
+    comparison: Comparison
+    notes: tuple[str, ...]
+    tasks: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of the folder, for the title."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def histories(self) -> tuple[CellHistory, ...]:
+        """What the runs' own folders tell of them, as far as they are there."""
+        found = (_read_history(self.folder, cell) for cell in self.comparison.cells)
+        return tuple(history for history in found if history is not None)
+
+    def scores(self, setting: str, method: str) -> tuple[float, ...]:
+        """The scores of a method in a setting, a seed each."""
+        found = [
+            cell.score
+            for cell in self.comparison.cells
+            if (cell.setting, cell.method) == (setting, method)
+        ]
+        return tuple(score for score in found if score is not None)
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """Reads and writes the files of one comparison."""
+
+    path: Path
+
+    def claim(self, plan: Mapping[str, Any]) -> None:
+        """Take the folder for this comparison, or refuse if it holds something else."""
+        there = self.read()
+        if there is None:
+            others = (file for file in self._files() if file.name != SIGN_OF_LIFE)
+            if any(others):
+                raise RunFolderError(
+                    f"Expected an empty or new folder for the comparison, but {self.path} holds "
+                    f"other files: choose another with --out."
+                )
+            return
+        different = _differences(there, plan)
+        if different and any((self.path / "cells").glob("*/summary.json")):
+            raise RunFolderError(
+                f"Expected a folder for this comparison, but {self.path} holds a different one "
+                f"(other {', '.join(different)}): choose another folder with --out."
+            )
+
+    def _files(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.exists() else []
+
+    def read(self) -> dict[str, Any] | None:
+        """The file of the comparison; None if there is none."""
+        file = self.path / COMPARISON_FILE
+        return read_record(file, json.loads, kind="comparison", format=FORMAT)
+
+    def write(self, plan: Mapping[str, Any], comparison: Comparison) -> None:
+        """What is known so far."""
+        content = {"format": FORMAT, **plan, **comparison.to_json()}
+        write_atomically(self.path / COMPARISON_FILE, to_json(content, indent=1))
+
+
+def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """In what a comparison is another one; settings, methods and seeds may be added."""
+    changed = [key for key in ("rounds", "options") if there.get(key) != plan[key]]
+    missing = [
+        key
+        for key in ("tasks", "methods", "seeds")
+        if any(entry not in plan[key] for entry in there.get(key, []))
+    ]
+    return changed + missing
+
+
+def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> ComparisonRecord:
+    """Read a comparison's folder, finished or not; which methods are bounds, no file says."""
+    file = folder / COMPARISON_FILE
+    found = ComparisonFolder(folder).read()
+    if found is None:
+        raise RunFolderError(f"Expected a comparison in {folder}, but it has no {COMPARISON_FILE}.")
+    try:
+        comparison = Comparison(
+            settings=tuple(found["settings"]),
+            methods=tuple(found["methods"]),
+            seeds=tuple(found["seeds"]),
+            rounds=found["rounds"],
+            cells=tuple(CellResult(**cell) for cell in found["cells"]),
+            control_note="",
+            bounds=tuple(filter(is_bound, found["methods"])),
+        )
+    except (KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"Expected a whole comparison in {file}, but it lacks something: {error}."
+        ) from error
+    return ComparisonRecord(
+        folder,
+        comparison,
+        notes=tuple(found.get("notes", ())),
+        tasks=tuple(found.get("tasks", ())),
+        options=found.get("options", {}),
+    )
+
+
+def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
+    """Read a run's history; None when the run has not begun or lies outside of the folder."""
+    if cell.folder is None:
+        return None
+    path = (folder / cell.folder).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        return None
+    history = RunFolder(path).history()
+    played = [line for line in history if line["round"] >= 1]
+    if not played:
+        return None
+    first = played[0]
+    d2 = mean(first.get("d2") or [])
+    return CellHistory(
+        cell.setting,
+        cell.method,
+        cell.seed,
+        tuple((line["round"], _score(line)) for line in history),
+        first.get("sigma2"),
+        d2,
+        share_off_line(d2, mean(first.get("tau2_d2") or [])),
+        None if cell.summary is None else cell.summary.get("parameters"),
+    )
+
+
+def _score(line: dict[str, Any]) -> float | None:
+    accuracy: float | None = line.get("accuracy")
+    loss: float | None = line.get("loss")
+    if accuracy is not None or loss is None:
+        return accuracy
+    return -loss

@@ -1,0 +1,206 @@
+"""The folder of a run: what is in it, who may write to it, how to take it up again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from safetensors.torch import save
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import append_line, to_json, write_atomically
+from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
+from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import nn
+
+    from fedbridge.data.task import FederatedTask
+
+FORMAT = 1
+SITES = "sites"
+"""Folder of what sites remember in a run over Flower on one machine."""
+
+MAY_DIFFER = ("rounds", "version", "loaded_as")
+"""Entries of the configuration that may change when a run is taken up again."""
+RESULTS = ("summary.json", "test.safetensors", "model-card.md")
+"""Files that tell how good the model of a finished run is."""
+
+
+class RunFolderError(FedbridgeError):
+    """The folder holds something else than the run that is to be written there."""
+
+
+def read_record(
+    file: Path, parse: Callable[[str], Any], *, kind: str, format: int | None = None
+) -> dict[str, Any] | None:
+    """A TOML or JSON file of a format that this version knows; None if there is no such file."""
+    if not file.exists():
+        return None
+    try:
+        record = parse(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunFolderError(f"Could not read {file}: {error}; restore or remove it.") from error
+    if not isinstance(record, dict):
+        raise RunFolderError(f"Expected a JSON object in {file}, but got {type(record).__name__}.")
+    if format is not None and record.get("format") != format:
+        raise RunFolderError(
+            f"Expected a {kind} of format {format}, but {file.parent} has format "
+            f"{record.get('format')}: use the version of fedbridge that wrote it."
+        )
+    return record
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Reads and writes the files of one run; every write is atomic."""
+
+    path: Path
+
+    def check(self, config: dict[str, Any], *, resume: bool) -> None:
+        """Refuse a folder that holds anything but this run, to be resumed; write nothing yet."""
+        self.refuse_other_files()
+        there = self.config()
+        if there is not None:
+            self._check_same(there, config)
+            self.check_new(resume=resume)
+
+    def check_new(self, *, resume: bool) -> None:
+        """Refuse a folder that holds a run, unless that is to be resumed."""
+        if not resume and self.config() is not None:
+            raise RunFolderError(
+                f"Expected a new folder, but {self.path} already holds this run: add --resume "
+                f"to go on with it, or choose another folder with --out."
+            )
+
+    def refuse_other_files(self) -> None:
+        """Refuse a folder that is none, or that holds files and no run."""
+        if self.config() is not None or not self.path.exists():
+            return
+        if not self.path.is_dir() or any(self._others()):
+            raise RunFolderError(
+                f"Expected an empty or new folder for the run, but {self.path} holds other files: "
+                f"choose another with --out."
+            )
+
+    def claim(
+        self, config: dict[str, Any], task: FederatedTask, history: list[dict[str, Any]]
+    ) -> None:
+        """Take the folder, once a first round has shown that the run works.
+
+        Results of fewer rounds, of a run that now goes on, are no longer true. The history is made
+        to end where the run goes on.
+        """
+        for file in RESULTS:
+            (self.path / file).unlink(missing_ok=True)
+        for left in self.path.glob(".*.partial"):
+            left.unlink(missing_ok=True)
+        self.rewind(history)
+        self.write_task(task)
+        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+
+    def _others(self) -> Iterator[Path]:
+        """Files that are not the rest of an interrupted write or of a first round."""
+        ours = ("manifest.json", "preprocessing.json", "history.jsonl", SITES, SIGN_OF_LIFE)
+        for file in self.path.iterdir():
+            if not (file.name.endswith(".partial") or file.name in ours):
+                yield file
+
+    def config(self) -> dict[str, Any] | None:
+        """The run's configuration; None if there is no run here."""
+        return read_record(self.path / "config.toml", tomllib.loads, kind="run", format=FORMAT)
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run; None if it is not finished."""
+        return read_record(self.path / "summary.json", json.loads, kind="summary")
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds so far; a half-written last line is left out."""
+        file = self.path / "history.jsonl"
+        if not file.exists():
+            return []
+        lines = []
+        for text in file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return lines
+
+    def add_round(self, line: dict[str, Any]) -> None:
+        """Append a round to the history."""
+        append_line(self.path / "history.jsonl", to_json(line))
+
+    def rewind(self, history: list[dict[str, Any]]) -> None:
+        """Make the history end where a checkpoint does."""
+        text = "".join(to_json(line) + "\n" for line in history)
+        write_atomically(self.path / "history.jsonl", text)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep what the run needs to go on."""
+        CheckpointStore(self.path / "checkpoint").save(checkpoint)
+
+    def load_checkpoint(self) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
+        """The newest whole checkpoint and the history up to it."""
+        checkpoint = CheckpointStore(self.path / "checkpoint").load()
+        if checkpoint is None:
+            return None
+        history = [line for line in self.history() if line["round"] <= checkpoint.round]
+        if len(history) != checkpoint.facts["lines"]:
+            raise RunFolderError(
+                f"Expected {checkpoint.facts['lines']} rounds in {self.path / 'history.jsonl'}, "
+                f"but found {len(history)}: the file was changed; start again in a new folder."
+            )
+        return checkpoint, history
+
+    def write_task(self, task: FederatedTask) -> None:
+        """Which rows are where, and how new rows are to be treated."""
+        write_atomically(self.path / "manifest.json", to_json(dict(task.manifest), indent=1))
+        if task.preprocessing is not None:
+            write_atomically(self.path / "preprocessing.json", task.preprocessing.to_json())
+
+    def write_result(self, model: nn.Module, summary: dict[str, Any]) -> None:
+        """The model, then the summary that marks the run as finished."""
+        # Cloned, because the file format refuses tensors that share memory (tied weights).
+        tensors = {name: value.clone().contiguous() for name, value in model.state_dict().items()}
+        write_atomically(
+            self.path / "model.safetensors", save(tensors, metadata={"format": str(FORMAT)})
+        )
+        write_atomically(self.path / "summary.json", to_json(summary, indent=1))
+
+    def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
+        ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
+        keys = sorted({*there, *ours} - set(MAY_DIFFER))
+        different = [key for key in keys if there.get(key) != ours.get(key)]
+        if different:
+            raise RunFolderError(
+                f"Expected a folder for this run, but {self.path} holds a different one (other "
+                f"{', '.join(different)}): choose another folder with --out."
+            )
+
+
+def fingerprint(task: FederatedTask) -> str:
+    """Checksum of all rows of a task, so that a run is not resumed on other data."""
+    digest = hashlib.sha256()
+    for site in (*task.sources, task.target, task.test):
+        digest.update(site.name.encode())
+        for values in (site.x, site.y):
+            digest.update(str((values.dtype, tuple(values.shape))).encode())
+            digest.update(values.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is None is left out."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return value

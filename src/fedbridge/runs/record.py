@@ -1,0 +1,264 @@
+"""What a run leaves in its folder, finished or not: its summary, its outputs on the test rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from fedbridge._version import __version__
+from fedbridge.base.errors import NonFiniteError, ShapeError
+from fedbridge.base.files import write_atomically
+from fedbridge.evaluation.diagnostics import Diagnosis, diagnose
+from fedbridge.evaluation.intervals import Evidence, WithInterval, evidence, wilson_interval
+from fedbridge.evaluation.metrics import SCORED_ROUNDS
+from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from fedbridge.data.task import FederatedTask
+
+Values = list[float | None]
+TESTED_FILE = "test.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """Outputs of a model on a test set, and the truth.
+
+    Attributes:
+        outputs: ``(n, k)`` logits, or values for regression.
+        labels: ``(n,)`` class indices, or values ``(n,)`` or ``(n, k)`` for regression.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.outputs.ndim != 2 or len(self.outputs) != len(self.labels):
+            raise ShapeError(
+                f"Expected outputs (n, k) and n labels, but got {tuple(self.outputs.shape)} and "
+                f"{tuple(self.labels.shape)}."
+            )
+        if not bool(self.outputs.isfinite().all()):
+            raise NonFiniteError("Expected finite outputs on the test rows, but got NaN or Inf.")
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+
+def write_tested(folder: Path, tested: Tested) -> None:
+    """Keep the outputs and labels in a run's folder."""
+    tensors = {
+        "outputs": tested.outputs.to(torch.float32).contiguous(),
+        "labels": tested.labels.contiguous(),
+    }
+    write_atomically(folder / TESTED_FILE, save(tensors))
+
+
+def read_tested(folder: Path) -> Tested | None:
+    """The outputs and labels of a run; None where test rows were not at hand, or in old runs."""
+    file = folder / TESTED_FILE
+    if not file.exists():
+        return None
+    try:
+        tensors = load(file.read_bytes())
+        return Tested(tensors["outputs"], tensors["labels"])
+    except (OSError, SafetensorError, KeyError, ShapeError, NonFiniteError) as error:
+        raise RunFolderError(
+            f"Expected the outputs on the test rows in {file}, but it cannot be read ({error}): "
+            f"restore or remove it."
+        ) from error
+
+
+def summarise(
+    task: FederatedTask,
+    history: Sequence[Mapping[str, Any]],
+    *,
+    method: str,
+    seed: int,
+    rounds: int,
+    parameters: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """The summary of a run that has played ``history`` of its ``rounds``."""
+    played = [line for line in history if line["round"] >= 1]
+    last = played[-SCORED_ROUNDS:]
+
+    def mean(name: str) -> float | None:
+        values = [line[name] for line in last if line[name] is not None]
+        return sum(values) / len(values) if values else None
+
+    accuracy, count = mean("accuracy"), len(task.test)
+    loss = mean("loss")
+    return {
+        "task": task.name,
+        "target": task.target.name,
+        "sources": list(task.source_names),
+        "method": method,
+        "seed": seed,
+        "rounds": len(played),
+        "accuracy": accuracy,
+        "accuracy_last": played[-1]["accuracy"] if played else None,
+        "accuracy_interval": None if accuracy is None else list(wilson_interval(accuracy, count)),
+        "balanced_accuracy": mean("balanced_accuracy"),
+        "auc": mean("auc"),
+        "loss": loss,
+        "score": None if accuracy is not None or loss is None else -loss,
+        "n_test": count,
+        "n_target": len(task.target),
+        "n_sources": {site.name: len(site) for site in task.sources},
+        "stopped_early": len(played) < rounds,
+        "bytes_up": sum(line["bytes_up"] for line in history),
+        "bytes_down": sum(line["bytes_down"] for line in history),
+        "parameters": parameters,
+        "notes": list(task.notes),
+        "seconds": seconds,
+        "version": __version__,
+    }
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as its folder tells it.
+
+    Attributes:
+        config: What was run.
+        history: One line per round so far.
+        summary: The result; None while the run is not finished.
+        manifest: Which rows are where.
+        tested: Outputs of the delivered model; None where the test rows were not at hand.
+    """
+
+    config: dict[str, Any]
+    history: list[dict[str, Any]]
+    summary: dict[str, Any] | None = None
+    manifest: dict[str, Any] = field(default_factory=dict)
+    tested: Tested | None = None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """What the test rows show of the delivered model; None while there is none."""
+        if self.tested is None or self.summary is None or len(self.tested) == 0:
+            return None
+        return diagnose(self.tested.outputs, self.tested.labels, self.n_classes)
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the sources, in the order of the history's lists."""
+        return list(self.config["sources"])
+
+    @property
+    def played(self) -> list[dict[str, Any]]:
+        """The rounds after the warm-up."""
+        return [line for line in self.history if line["round"] >= 1]
+
+    @property
+    def n_classes(self) -> int | None:
+        """How many classes there are; None for regression."""
+        found: int | None = self.config.get("model", {}).get("n_classes")
+        return found
+
+    @property
+    def regression(self) -> bool:
+        """Whether there are no classes, and so no accuracy."""
+        return self.n_classes is None
+
+    @property
+    def class_names(self) -> list[str]:
+        """What the classes are called, by number where they have no names."""
+        count = self.n_classes or 0
+        names = self.config["model"].get("class_names") or []
+        return [str(names[k]) if k < len(names) else str(k) for k in range(count)]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The measures of the finished run, or of the last round so far."""
+        return self.summary or (self.history[-1] if self.history else {})
+
+    @property
+    def n_test(self) -> int | None:
+        """Size of the test set, which the manifest knows before the summary does."""
+        if self.summary is not None:
+            return int(self.summary["n_test"])
+        return len(self.manifest["test"]) if "test" in self.manifest else None
+
+    def interval(self, accuracy: float | None) -> tuple[float, float] | None:
+        """Confidence interval of an accuracy on this run's test set."""
+        if accuracy is None or not self.n_test:
+            return None
+        return wilson_interval(accuracy, self.n_test)
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How much the test set can say of the result; None where nothing tells."""
+        accuracy, rows = self.result.get("accuracy"), self.n_test
+        interval = self.interval(accuracy)
+        if accuracy is not None and rows is not None and interval is not None:
+            return evidence(WithInterval(accuracy, *interval, rows))
+        return None if self.diagnosis is None else self.diagnosis.evidence
+
+    @property
+    def untested(self) -> list[str]:
+        """Classes that no test row is of."""
+        found = None if self.diagnosis is None else self.diagnosis.classes
+        return [self.class_names[of.label] for of in found or () if of.rows == 0]
+
+    def curve(self, name: str) -> tuple[tuple[float, float | None], ...]:
+        """A measure over rounds."""
+        return tuple((line["round"], line.get(name)) for line in self.history)
+
+    def source_values(self, name: str, index: int) -> list[tuple[int, float | None]]:
+        """A measure of one source over the rounds after the warm-up."""
+        return [
+            (line["round"], None if line.get(name) is None else line[name][index])
+            for line in self.played
+        ]
+
+    def source_mean(self, name: str, index: int) -> float | None:
+        """Mean over the rounds in which the source was there."""
+        values = [value for _, value in self.source_values(name, index)]
+        return mean(values)
+
+    def rows_of(self, site: str) -> int | None:
+        """Training rows of a site, by the summary or else by the split."""
+        summary, manifest = self.summary or {}, self.manifest
+        if site == self.config["target"]:
+            counted, listed = summary.get("n_target"), manifest.get("target")
+        else:
+            counted = summary.get("n_sources", {}).get(site)
+            listed = manifest.get("sources", {}).get(site)
+        return len(listed) if counted is None and listed is not None else counted
+
+    def missed(self, site: str) -> int:
+        """Rounds in which a site was left out."""
+        return sum(site in (line.get("failures") or {}) for line in self.history)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run's folder; an older summary of a run that goes on does not count."""
+    run = RunFolder(folder)
+    config = run.config()
+    if config is None:
+        raise RunFolderError(f"Expected a run in {folder}, but it has no config.toml.")
+    manifest = read_record(folder / "manifest.json", json.loads, kind="manifest")
+    record = RunRecord(config, run.history(), run.summary(), manifest or {}, read_tested(folder))
+    if record.summary is not None and record.summary["rounds"] != len(record.played):
+        return replace(record, summary=None)
+    return record
+
+
+def mean(values: Values) -> float | None:
+    """Mean of what is there; None when nothing is."""
+    there = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(there) / len(there) if there else None

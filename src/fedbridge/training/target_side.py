@@ -1,0 +1,88 @@
+"""The target's side of a method: models and choices that never leave the target.
+
+A method that weighs its trust by the target's labels trains more models than it mixes. Those live
+where the labels are: in one process beside the method, over a network in the target's client. What
+passes between the two is what the methods below take and give back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.training.job import ClientResult, Job
+    from fedbridge.training.state import State
+
+
+@dataclass(frozen=True)
+class News:
+    """What a round's mixture means for the target's models; nothing, if no source was there."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the target has decided.
+
+    Attributes:
+        state: its model; None if that stays with the target.
+        facts: its choice and what it stands on, plain values.
+        evaluation: what the model is worth, if it was measured at once.
+    """
+
+    state: State | None
+    facts: Mapping[str, Any]
+    evaluation: Evaluation | None = None
+
+
+class TargetSide(ABC):
+    """Trains in every round beside the jobs that the coordinator gives the target, then decides."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many models it trains in a round."""
+
+    @abstractmethod
+    def begin(self, state: State) -> None:
+        """Start all models from one."""
+
+    @abstractmethod
+    def follow(self, shared: Sequence[State]) -> None:
+        """Take the models that the coordinator shares as they are there, after a gap."""
+
+    @abstractmethod
+    def trainings(self, round: int) -> list[tuple[Job, State]]:
+        """What to train in a round, and from where; slots are filled in by the caller.
+
+        The first of them tells whether the target can train at all.
+        """
+
+    @abstractmethod
+    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
+        """Keep what came of the target's jobs and of the trainings until the target decides."""
+
+    @abstractmethod
+    def decide(self, news: News) -> Decision:
+        """Move the models by what was trained and by the news, and choose."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, Tensor]:
+        """Tensors to remember between rounds, and between training and deciding."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Plain values to remember."""
+
+    @abstractmethod
+    def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from what ``memory`` and ``facts`` held."""

@@ -1,0 +1,319 @@
+"""Local work of one client: train from given parameters, probe gradients, predict.
+
+A ``Workbench`` holds one copy of the model whose parameters and gradients are views of two flat
+vectors. Loading parameters, taking a step and reading the update are then single vector
+operations, whatever the model, and the optimiser sees one tensor instead of one per layer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.core.blocks import Blocks, buffer_copies, load_buffers, trainable_parameters
+from fedbridge.core.estimators import NoiseStream
+from fedbridge.core.sketch import Sketch
+from fedbridge.evaluation.metrics import (
+    Evaluation,
+    Metrics,
+    measure_predictions,
+    squared_error,
+    weighted_cross_entropy,
+)
+from fedbridge.training.job import Outcome
+from fedbridge.training.objective import Batch, Desk
+from fedbridge.training.optimizers import make_optimizer
+from fedbridge.training.slices import complement, overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.training.job import Job, LocalPlan
+    from fedbridge.training.state import State
+
+PREDICTION_BATCH = 2048
+
+
+class LocalFailureError(FedbridgeError):
+    """A client's work came to nothing (a NaN loss, for example); the round goes on without it."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run on one torch thread, so that results do not depend on how many workers share a CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's random numbers for a while and leave the caller's as they were.
+
+    ``torch.manual_seed`` would do, but it seeds every kind of device there is, which takes longer
+    than a step of a small model.
+    """
+    kept = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        if device.type == "cpu":
+            yield
+        else:
+            with torch.random.fork_rng(device_type=device.type):
+                torch.get_device_module(device).manual_seed(seed)
+                yield
+    finally:
+        torch.set_rng_state(kept)
+
+
+class Workbench:
+    """A model on flat vectors and the rows of every client that this process may work for.
+
+    Attributes:
+        sites: rows by the number of their client; the target's first, sets for special needs last.
+        test: the target's test split.
+        validation: rows of the target set aside for early stopping, if there are any.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: FederatedTask,
+        *,
+        device: str = "cpu",
+        sketch_size: int = 64,
+        more_sites: tuple[Site, ...] = (),
+        validation: Site | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device)
+        self.blocks = Blocks.of_model(model)
+        self.sites: tuple[Site, ...] = (task.target, *task.sources, *more_sites)
+        self.test, self.validation = task.test, validation
+        self.sketch = Sketch(self.blocks, size=sketch_size)
+        self._classes = task.n_classes
+        self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
+        self._flat, self._gradient = flatten_in_place(model)
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process makes flat vectors of its own."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_flat", "_gradient")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._flat, self._gradient = flatten_in_place(self.model)
+
+    def run(self, job: Job, starts: Tensor, result: Tensor) -> Outcome:
+        """Do a job from its slot of ``starts`` and write its vector into ``result``."""
+        begun = time.perf_counter()
+        start = starts[job.slot].to(self.device)
+        try:
+            with seeded(job.seed, self.device):
+                if job.kind == "probe":
+                    outcome = self._probe(job, start, result)
+                else:
+                    anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
+                    outcome = self._train(job, start, anchor, result)
+        except LocalFailureError as failure:
+            outcome = Outcome(self._samples(job), failure=str(failure))
+        except Exception as error:  # a site's failure must not take the federation down
+            outcome = Outcome(self._samples(job), failure=f"{type(error).__name__}: {error}")
+        return replace(outcome, seconds=time.perf_counter() - begun)
+
+    def predict(
+        self,
+        parameters: Tensor,
+        buffers: Mapping[str, Tensor],
+        site: Site,
+        answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The model's outputs, or another ``answer`` of it, for every row of a site, on the CPU."""
+        self._load(parameters.to(self.device), buffers)
+        self.model.eval()
+        ask = self.model if answer is None else partial(answer, self.model)
+        generator = torch.Generator(self.device).manual_seed(0)
+        rows = torch.arange(len(site)).split(PREDICTION_BATCH)
+        with torch.no_grad():
+            return torch.cat([ask(self._inputs(site, part, generator)).cpu() for part in rows])
+
+    def measure(self, state: State, site: Site) -> Metrics:
+        """Measures of a model on a set."""
+        outputs = self.predict(state.parameters, state.buffers, site)
+        return measure_predictions(outputs, site.y, self._classes)
+
+    def evaluate(self, state: State) -> Evaluation:
+        """What a model is worth, by the target's test split and the rows set aside."""
+        aside = self.validation
+        return Evaluation(
+            self.measure(state, self.test),
+            None if aside is None else self.measure(state, aside).loss,
+        )
+
+    def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
+        plan, objective = job.plan, job.objective
+        self._load(start, job.buffers)
+        self.model.train()
+        optimizer = make_optimizer(plan, self._flat.data, self._gradient)
+        loss_of = self._loss(job)
+        told: dict[str, Tensor] = {}
+        samples = self._samples(job)
+        per_epoch = plan.batches_per_epoch(samples)
+        steps = plan.total_steps(samples)
+        stream = self._stream(plan) if plan.noise != "none" else None
+        still = () if job.moves is None else complement(job.moves, len(start))
+        total = torch.zeros((), device=self.device)
+        before = self._flat.detach().clone()
+        for step, (own, *beside) in enumerate(self._desks(job, steps)):
+            desk = Desk(self.model, self._flat, anchor, loss_of, own, tuple(beside), plan.lr, told)
+            loss = objective(desk)
+            self._gradient.zero_()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                overwrite(self._flat, start, still)
+                objective.settle(desk)
+            total += loss.detach()
+            if stream is not None and step < per_epoch:
+                change = self._flat.detach() - before
+                before.copy_(self._flat.detach())
+                stream.add(change * steps)
+        change = self._flat.detach() - start
+        if not bool(total.isfinite()) or not bool(change.isfinite().all()):
+            raise LocalFailureError(
+                f"the training loss or the update became NaN or Inf (learning rate {plan.lr:g})"
+            )
+        result.copy_(change)
+        outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
+        return replace(outcome, told={name: value.cpu() for name, value in told.items()})
+
+    def _probe(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
+        """Mean negative gradient at the start over a few batches: one point, no step."""
+        plan, site = job.plan, self.sites[job.client]
+        self._load(start, job.buffers)
+        self.model.eval()
+        loss_of = self._loss(job)
+        samples = self._samples(job)
+        batches = plan.batches_per_epoch(samples)
+        if job.max_batches is not None:
+            batches = min(batches, job.max_batches)
+        stream = self._stream(plan)
+        generator = torch.Generator(self.device).manual_seed(job.seed)
+        total = 0.0
+        for rows in self._batches(job, batches):
+            loss = loss_of(
+                self.model(self._inputs(site, rows, generator)), site.y[rows].to(self.device)
+            )
+            self._gradient.zero_()
+            loss.backward()
+            stream.add(-self._gradient)
+            total += float(loss.detach())
+        if not math.isfinite(total) or not bool(stream.mean.isfinite().all()):
+            raise LocalFailureError("the loss or its gradient at the round's start is NaN or Inf")
+        result.copy_(stream.mean)
+        return self._outcome(samples, batches, 1.0, total / batches, stream)
+
+    def _outcome(
+        self, samples: int, steps: int, lr: float, loss: float, stream: NoiseStream | None
+    ) -> Outcome:
+        noise = stream.noise() if stream is not None else None
+        sketches = torch.stack(stream.sketches) if stream is not None and stream.sketches else None
+        return Outcome(
+            samples,
+            steps,
+            lr,
+            loss,
+            buffers=buffer_copies(self.model),
+            noise=None if noise is None else noise.sigma2,
+            batches=0 if stream is None else stream.count,
+            sketches=sketches,
+        )
+
+    def _stream(self, plan: LocalPlan) -> NoiseStream:
+        return NoiseStream(self.blocks, sketch=self.sketch if plan.noise == "sketch" else None)
+
+    def _desks(self, job: Job, steps: int) -> Iterator[tuple[Batch, ...]]:
+        """The batches of every step: the client's own, then one of every site beside it."""
+        streams = [self._stream_of(job, steps)]
+        for place, site in enumerate(job.beside, start=1):
+            streams.append(
+                self._stream_of(replace(job, client=site, rows=None, seed=job.seed + place), steps)
+            )
+        return zip(*streams, strict=True)
+
+    def _stream_of(self, job: Job, steps: int) -> Iterator[Batch]:
+        site = self.sites[job.client]
+        generator = torch.Generator(self.device).manual_seed(job.seed)
+        for rows in self._batches(job, steps):
+            yield Batch(self._inputs(site, rows, generator), site.y[rows].to(self.device), rows)
+
+    def _batches(self, job: Job, steps: int) -> Iterator[Tensor]:
+        """Row numbers of every step: each epoch is a new random order of the client's rows.
+
+        BatchNorm cannot train on one row; such a batch gets the epoch's first row as well.
+        """
+        generator = torch.Generator().manual_seed(job.seed)
+        samples = self._samples(job)
+        per_epoch = job.plan.batches_per_epoch(samples)
+        taken = 0
+        while taken < steps:
+            order = torch.randperm(samples, generator=generator)
+            if job.rows is not None:
+                order = job.rows[order]
+            for rows in order.split(job.plan.batch_size)[: min(per_epoch, steps - taken)]:
+                alone = len(rows) == 1 and self._has_batch_norm
+                yield torch.cat((rows, order[:1])) if alone else rows
+                taken += 1
+
+    def _inputs(self, site: Site, rows: Tensor, generator: torch.Generator) -> Tensor:
+        batch = site.x[rows].to(self.device)
+        return batch if site.prepare is None else site.prepare(batch, generator)
+
+    def _loss(self, job: Job) -> Callable[[Tensor, Tensor], Tensor]:
+        if self._classes is None:
+            return squared_error
+        if job.plan.class_weights is None:
+            return functional.cross_entropy
+        weight = torch.tensor(job.plan.class_weights, device=self.device)
+        labels = self.sites[job.client].y
+        own = labels if job.rows is None else labels[job.rows]
+        if not job.beside and not bool(weight.cpu()[own].any()):
+            raise LocalFailureError("all its rows are of classes whose weight is 0")
+        return partial(weighted_cross_entropy, weight=weight)
+
+    def _samples(self, job: Job) -> int:
+        return len(self.sites[job.client]) if job.rows is None else len(job.rows)
+
+    def _load(self, parameters: Tensor, buffers: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            self._flat.copy_(parameters)
+        if buffers:
+            load_buffers(self.model, buffers)
+
+
+def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
+    """Make the model's trainable parameters and gradients views of two flat vectors."""
+    parameters = trainable_parameters(model)
+    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    gradient = torch.zeros_like(flat)
+    flat.grad = gradient
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.numel()
+        parameter.data = flat.data[start:end].view_as(parameter)
+        parameter.grad = gradient[start:end].view_as(parameter)
+        start = end
+    return flat, gradient

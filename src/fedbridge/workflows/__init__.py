@@ -1,0 +1,1 @@
+"""What a user asks for: run, compare, watch, predict, the demo."""

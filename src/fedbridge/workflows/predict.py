@@ -1,0 +1,244 @@
+"""Predictions for new data with the model of a finished run, treated as its training data were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from fedbridge.base.errors import DataError, ModelError, ShapeError
+from fedbridge.data.arrays import as_features, read_arrays
+from fedbridge.data.images.preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
+from fedbridge.data.tables.cells import read_csv
+from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
+from fedbridge.federation.settings import OBJECT_MODEL
+from fedbridge.models import build_model, without_weights
+from fedbridge.models.weights import stored_tensors
+from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError
+from fedbridge.training.trainer import PREDICTION_BATCH
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model says of every row.
+
+    Attributes:
+        rows: what each row is called: its number from 0, or the file of an image.
+        predictions: class names, or values for regression (a list each if there are several).
+        probabilities: ``(n, classes)``; None for regression.
+        class_names: names of the classes; None for regression.
+    """
+
+    rows: tuple[int | str, ...]
+    predictions: tuple[Any, ...]
+    probabilities: Tensor | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def to_table(self) -> pd.DataFrame:
+        """One line per row: ``row``, ``prediction``, and a probability for every class."""
+        table = pd.DataFrame({"row": self.rows})
+        if self.predictions and isinstance(self.predictions[0], list):
+            values = np.array(self.predictions)
+            for k in range(values.shape[1]):
+                table[f"prediction_{k + 1}"] = values[:, k]
+        else:
+            table["prediction"] = self.predictions
+        if self.probabilities is not None and self.class_names is not None:
+            for k, name in enumerate(self.class_names):
+                table[f"probability_{name}"] = self.probabilities[:, k].numpy()
+        return table
+
+    def to_csv(self) -> str:
+        """The table as CSV."""
+        text = StringIO()
+        self.to_table().to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        return text.getvalue()
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One object per row."""
+        lines: list[dict[str, Any]] = [
+            {"row": row, "prediction": prediction}
+            for row, prediction in zip(self.rows, self.predictions, strict=True)
+        ]
+        if self.probabilities is not None and self.class_names is not None:
+            for line, shares in zip(lines, self.probabilities.tolist(), strict=True):
+                line["probabilities"] = dict(zip(self.class_names, shares, strict=True))
+        return lines
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The model of a finished run with what is needed to use it."""
+
+    model: nn.Module
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...] | None
+    preprocessing: Preprocessing | ImagePreprocessing | None
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the model returns for rows that are ready for it."""
+        batches = x.split(PREDICTION_BATCH)
+        with torch.no_grad():
+            return torch.cat([self.model(_as_floats(batch)) for batch in batches])
+
+
+def predict(run_dir: str | Path, new_data: str | Path) -> Predictions:
+    """Predict for a CSV, an ``.npz`` with ``X``, an image, or a folder of images.
+
+    Args:
+        run_dir: the folder of a finished run.
+        new_data: data of the same kind as those of the run; labels are not needed.
+    """
+    saved = load_model(run_dir)
+    rows, x = _read(Path(new_data), saved)
+    if tuple(x.shape[1:]) != saved.input_shape:
+        raise ShapeError(
+            f"Expected samples of shape {saved.input_shape} as in training, but {str(new_data)!r} "
+            f"has {tuple(x.shape[1:])}."
+        )
+    check_finite(x, str(new_data), "features")
+    outputs = saved.outputs(x)
+    if saved.class_names is None:
+        values = outputs.reshape(len(x), -1)
+        single = values.shape[1] == 1
+        return Predictions(rows, tuple((values[:, 0] if single else values).tolist()))
+    shares = outputs.double().softmax(dim=1)
+    names = tuple(saved.class_names[index] for index in shares.argmax(dim=1).tolist())
+    return Predictions(rows, names, shares, saved.class_names)
+
+
+def load_model(run_dir: str | Path) -> SavedModel:
+    """The model of a finished run, from its configuration and its weights."""
+    from fedbridge.methods import class_of
+
+    folder = RunFolder(Path(run_dir))
+    config = folder.config()
+    if config is None:
+        raise RunFolderError(
+            f"Expected the folder of a run, but {str(run_dir)!r} has no config.toml: name the "
+            f"folder that `fedbridge run --out` wrote."
+        )
+    if folder.summary() is None:
+        raise RunFolderError(
+            f"Expected a finished run, but the one in {str(run_dir)!r} is not: finish it with "
+            f"`fedbridge run ... --resume`."
+        )
+    described = config["model"]
+    if described["name"].startswith(OBJECT_MODEL):
+        raise RunFolderError(
+            f"Expected a run whose model has a name, but the one in {str(run_dir)!r} was given as "
+            f"an {described['name']}: load model.safetensors into it yourself, or run with "
+            f"--model module:function."
+        )
+    n_classes = described.get("n_classes")
+    names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
+    shape = tuple(described["input_shape"])
+    architecture = without_weights(described["name"])
+    plain = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
+    weights = folder.path / "model.safetensors"
+    tensors = _read_weights(weights)
+    model = class_of(config["method"]).restore(plain, tensors)
+    _load_weights(model, tensors, weights)
+    return SavedModel(
+        model.eval(),
+        shape,
+        None if n_classes is None else tuple(names),
+        _preprocessing(folder.path / "preprocessing.json"),
+    )
+
+
+def _preprocessing(file: Path) -> Preprocessing | ImagePreprocessing | None:
+    if not file.exists():
+        return None
+    text = file.read_text(encoding="utf-8")
+    return (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
+
+
+def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:
+    """A task of the same sizes: what a model is built from, without the data."""
+    x = torch.zeros(2, *shape)
+    if n_classes is not None:
+        y = torch.arange(2)
+    else:
+        y = torch.zeros(2) if outputs == 1 else torch.zeros(2, outputs)
+    return FederatedTask(
+        "saved", (Site("source", x, y),), Site("target", x, y), Site("test", x, y), n_classes
+    )
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    try:
+        tensors, about = stored_tensors(file)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"Expected the weights of the run in {str(file)!r}, but they cannot be read ({error}): "
+            f"run the training again."
+        ) from error
+    if about.get("format") != str(FORMAT):
+        raise ModelError(
+            f"Expected weights of format {FORMAT}, but {str(file)!r} has format "
+            f"{about.get('format')}: use the version of fedbridge that wrote it."
+        )
+    return tensors
+
+
+def _load_weights(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ModelError(
+            f"Expected weights that fit the model, but those in {str(file)!r} do not: was the "
+            f"model's code changed after the run? ({error})"
+        ) from error
+
+
+def _read(path: Path, saved: SavedModel) -> tuple[tuple[int | str, ...], Tensor]:
+    """Names of the rows, and the rows as the model takes them (images as ``uint8``)."""
+    if not path.exists():
+        raise DataError(f"Expected new data at {str(path)!r}, but there is nothing.")
+    how = saved.preprocessing
+    if isinstance(how, Preprocessing):
+        return _read_table(path, how)
+    if path.suffix.lower() == ".npz":
+        x = as_features(read_arrays(path, "X")[0], str(path))
+        return tuple(range(len(x))), x
+    if path.is_dir() or path.suffix.lower() in SUFFIXES:
+        names, rows = (how or _resizing(path, saved.input_shape)).apply(path)
+        return tuple(names), torch.from_numpy(rows)
+    raise DataError(
+        f"Expected an .npz with `X`, an image or a folder of images, as the run was trained on, "
+        f"but got {str(path)!r}."
+    )
+
+
+def _read_table(path: Path, preprocessing: Preprocessing) -> tuple[tuple[int | str, ...], Tensor]:
+    if path.suffix.lower() != ".csv":
+        raise DataError(
+            f"Expected a .csv with the columns that the run was trained on, but got {str(path)!r}."
+        )
+    table = read_csv(path)
+    return tuple(int(row) for row in table.index), preprocessing.apply(table)
+
+
+def _resizing(path: Path, shape: tuple[int, ...]) -> ImagePreprocessing:
+    """What images need for a model that was trained on arrays of images."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
+        raise DataError(
+            f"Expected an .npz with `X` of samples of shape {shape}, as the run was trained on, "
+            f"but got {str(path)!r}."
+        )
+    return ImagePreprocessing(shape[1], grayscale=shape[0] == 1)
+
+
+def _as_floats(batch: Tensor) -> Tensor:
+    if batch.dtype != torch.uint8:
+        return batch
+    return PixelsToUnit()(batch, torch.Generator())

@@ -1,0 +1,89 @@
+"""``fedbridge.run``: train a federation for its target, and leave a folder one can use."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbridge import methods
+from fedbridge.base.options import check_choice, check_whole
+from fedbridge.data.load import load_task
+from fedbridge.federation.loop import Run, RunResult
+from fedbridge.federation.settings import split_options
+from fedbridge.report.finish import TestedCardAndPage
+from fedbridge.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedbridge.data.task import FederatedTask
+    from fedbridge.federation.loop import Callback
+
+ENGINES = ("local", "flower", "flower-sim")
+
+
+def run(
+    task: FederatedTask | str | Path,
+    method: str = "auto",
+    rounds: int = 50,
+    seed: int = 0,
+    engine: str = "local",
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> RunResult:
+    """Train a federation for its target.
+
+    Args:
+        task: a task, or what ``load_task`` takes.
+        method: a name of ``fedbridge.methods.names()``.
+        rounds: rounds after the warm-up.
+        seed: of the initial model and of everything random in training.
+        engine: ``local``: clients run in this process and in worker processes. ``flower``: over
+            a real network of Flower processes on this machine, with TLS and node keys.
+            ``flower-sim``: in Flower's simulation.
+        out: folder for configuration, history, checkpoints, model and report; None keeps nothing.
+        resume: go on with the run in ``out``, or start it if there is none.
+        callbacks: called with every round's record.
+        **options: options of the run (``Settings``) and of the method.
+
+    Example:
+        >>> result = run("digits-noise", method="fedda", rounds=3, workers=1)
+        >>> len(result.history)
+        3
+    """
+    check_choice("engine", engine, ENGINES)
+    rounds = check_whole("rounds", rounds, least=1)
+    seed = check_whole("seed", seed, least=0)
+    loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
+    if engine != "local":
+        from fedbridge.flower import run_here
+
+        return run_here(
+            loaded,
+            method,
+            rounds,
+            seed,
+            engine,
+            None if out is None else Path(out),
+            resume=resume,
+            callbacks=callbacks,
+            options=options,
+        )
+    settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
+    playing = Run(
+        loaded,
+        method,
+        methods.class_of(method),
+        partial(methods.make, method),
+        rounds,
+        seed,
+        settings,
+        own,
+        callbacks,
+        extras=TestedCardAndPage(),
+    )
+    return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)

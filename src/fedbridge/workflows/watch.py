@@ -1,0 +1,270 @@
+"""The state of a run or comparison from its files alone, whoever runs it and wherever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.methods import is_bound
+from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison
+from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.lock import is_at_work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fedbridge.runs.comparison import Comparison
+
+State = Literal["done", "running", "interrupted", "waiting", "failed", "does not apply"]
+Whole = Literal["finished", "running", "starting", "stopped", "unknown"]
+TIMES = ("seconds_train", "seconds_aggregate", "seconds_eval")
+
+
+class WatchError(FedbridgeError):
+    """A folder in which there is nothing to watch."""
+
+
+@dataclass(frozen=True)
+class CellState:
+    """Where one run stands.
+
+    Attributes:
+        setting: the column of the comparison's table, or the target of a single run.
+        method: what is run.
+        seed: with which seed.
+        state: ``interrupted`` has rounds but nobody works on it, ``waiting`` has none.
+        round: the last round played; 0 before the first.
+        rounds: how many there are to be.
+        score: accuracy in percent or negative loss: the run's, or that of its last round.
+        seconds: spent on it so far.
+        error: why it failed, or does not apply.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    state: State
+    round: int
+    rounds: int
+    score: float | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call the run."""
+        return f"{self.setting}, {self.method}, seed {self.seed}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything left to do."""
+        return self.state in ("running", "interrupted", "waiting")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The method that leads a setting, by the runs that are finished."""
+
+    setting: str
+    method: str
+    score: float
+    spread: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run or comparison as its files show it.
+
+    Attributes:
+        folder: where it is.
+        kind: what it is.
+        state: ``stopped`` is not finished and nobody works on it; ``unknown`` if that may not be
+            found out.
+        cells: its runs; one for a run.
+        best: who leads each setting so far.
+        seconds_left: an estimate from what finished and running cells took; None when there is
+            nothing to tell it from, or nobody at work.
+    """
+
+    folder: Path
+    kind: Literal["run", "comparison"]
+    state: Whole
+    cells: tuple[CellState, ...]
+    best: tuple[Best, ...] = ()
+    seconds_left: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.state not in ("running", "starting")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cells by state."""
+        return dict(Counter(cell.state for cell in self.cells))
+
+    @property
+    def progress(self) -> float:
+        """Cells that are over, running ones in part."""
+        return sum(
+            cell.round / cell.rounds if cell.is_open else 1.0 for cell in self.cells if cell.rounds
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program."""
+        return {
+            **asdict(self),
+            "folder": str(self.folder),
+            "counts": self.counts,
+            "progress": self.progress,
+        }
+
+
+def look(folder: Path) -> Watched:
+    """Look at the folder of a run or comparison, finished, running or dead."""
+    if (folder / COMPARISON_FILE).exists():
+        return _look_at_comparison(folder)
+    if (folder / "config.toml").exists():
+        return _look_at_run(folder)
+    if is_at_work(folder):
+        return Watched(folder, "run", "starting", ())
+    raise WatchError(
+        f"Expected the folder of a run (config.toml) or of a comparison ({COMPARISON_FILE}), but "
+        f"{folder} has neither: name the folder that `--out` named."
+    )
+
+
+def seconds_left(cells: Sequence[CellState]) -> float | None:
+    """What is left, from what cells of the same method took, shared by the cells that run at once.
+
+    Where no cell of a method is finished, its rounds so far tell; where there are none, the mean of
+    the other methods does.
+    """
+    done = [(c.method, c.seconds) for c in cells if c.state == "done"]
+    begun = [c for c in cells if c.is_open and c.round > 0]
+    extrapolated = [(c.method, c.seconds / c.round * c.rounds) for c in begun]
+    known = {**_means(extrapolated), **_means(done)}
+    if not known:
+        return None
+    usual = fmean(known.values())
+    left = [
+        known.get(cell.method, usual) * (1 - cell.round / cell.rounds)
+        for cell in cells
+        if cell.is_open
+    ]
+    at_once = max(1, sum(cell.state == "running" for cell in cells))
+    return max(sum(left) / at_once, max(left, default=0.0))
+
+
+def _means(costs: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """The mean cost of every method."""
+    methods = dict.fromkeys(method for method, _ in costs)
+    return {name: fmean(cost for method, cost in costs if method == name) for name in methods}
+
+
+def _look_at_run(folder: Path) -> Watched:
+    run = RunFolder(folder)
+    config = run.config()
+    assert config is not None
+    result = CellResult(config["target"], config["method"], config["seed"])
+    cell = _cell_state(folder, result, config["rounds"], is_at_work(folder))
+    return _watched(folder, "run", (cell,), is_at_work(folder))
+
+
+def _look_at_comparison(folder: Path) -> Watched:
+    comparison = read_comparison(folder, is_bound).comparison
+    cells = []
+    for result in comparison.cells:
+        place = None if result.folder is None else folder / result.folder
+        alive = False if place is None else is_at_work(place)
+        cells.append(_cell_state(place, result, comparison.rounds, alive))
+    states = tuple(cells)
+    watched = _watched(folder, "comparison", states, is_at_work(folder))
+    return replace(watched, best=tuple(_best(_with_unnoted(comparison, folder))))
+
+
+def _watched(
+    folder: Path,
+    kind: Literal["run", "comparison"],
+    cells: tuple[CellState, ...],
+    alive: bool | None,
+) -> Watched:
+    state: Whole
+    if not any(cell.is_open for cell in cells):
+        state = "finished"
+    elif alive is None:
+        state = "unknown"
+    else:
+        state = "running" if alive else "stopped"
+    left = seconds_left(cells) if state == "running" else None
+    return Watched(folder, kind, state, cells, seconds_left=left)
+
+
+def _cell_state(
+    folder: Path | None, result: CellResult, rounds: int, alive: bool | None
+) -> CellState:
+    """Where a cell stands: as the comparison's file says, or else as its own folder does."""
+    blank = CellState(result.setting, result.method, result.seed, "waiting", 0, rounds)
+    if result.error is not None:
+        state: State = "does not apply" if result.unmet else "failed"
+        return replace(blank, state=state, error=result.error)
+    summary = result.summary or (None if folder is None else _own_summary(folder, rounds))
+    if summary is not None:
+        done = replace(result, summary=summary)
+        return replace(
+            blank,
+            state="done",
+            round=summary["rounds"],
+            rounds=max(1, summary["rounds"]),
+            score=done.score,
+            seconds=summary.get("seconds") or 0.0,
+        )
+    history = [] if folder is None else RunFolder(folder).history()
+    if not history:
+        return replace(blank, state="running" if alive else "waiting")
+    last = history[-1]
+    loss = last.get("loss")
+    return replace(
+        blank,
+        state="running" if alive else "interrupted",
+        round=max(0, last["round"]),
+        score=last["accuracy"] if last.get("accuracy") is not None else loss and -loss,
+        seconds=sum(line.get(name) or 0.0 for line in history for name in TIMES),
+    )
+
+
+def _own_summary(folder: Path, rounds: int) -> dict[str, Any] | None:
+    """The summary of a run that has finished, though nobody has noted it yet."""
+    summary = RunFolder(folder).summary()
+    if summary is None or not (summary["rounds"] == rounds or summary["stopped_early"]):
+        return None
+    return summary
+
+
+def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
+    """The comparison with the runs that have finished since its file was written."""
+    cells = tuple(
+        replace(cell, summary=_own_summary(folder / cell.folder, comparison.rounds))
+        if cell.summary is None and cell.error is None and cell.folder is not None
+        else cell
+        for cell in comparison.cells
+    )
+    return replace(comparison, cells=cells)
+
+
+def _best(comparison: Comparison) -> list[Best]:
+    """The leader of every setting that has a finished run; the first of those that look equal."""
+    rows = comparison.rows()
+    found = []
+    for column, setting in enumerate(comparison.settings):
+        for row in rows:
+            entry = row.entries[column]
+            if entry.best and entry.mean is not None:
+                found.append(Best(setting, row.method, entry.mean, entry.spread, entry.count))
+                break
+    return found
