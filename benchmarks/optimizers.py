@@ -16,8 +16,8 @@ from unittest import mock
 import torch
 
 import fedbridge as fb
-from fedbridge import training
 from fedbridge.core.blocks import parameter_vector
+from fedbridge.training import trainer as training
 from fedbridge.training.optimizers import make_optimizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pictures import TINY, noise_image, register_tiny_backbone, write_images
 from PIL import Image
 
 from fedbridge.base.errors import DataError, ModelError
-from fedbridge.data import parallel
+from fedbridge.data.images import parallel
 from fedbridge.data.images.preprocessing import (
     CHUNK,
     ImagePreprocessing,

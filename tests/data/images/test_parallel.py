@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbridge.data import parallel
+from fedbridge.data.images import parallel
 from fedbridge.data.images.parallel import by_chunks
 
 FILES = [Path(str(k)) for k in range(23)]

@@ -15,7 +15,7 @@ from small import same_but_for_seconds
 
 from fedbridge.cli.main import main
 
-KEPT = Path(__file__).parent / "runs/version_0_1_0"
+KEPT = Path(__file__).parent / "version_0_1_0"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 COLUMNS = ["--site-column", "hospital", "--label-column", "disease", "--workers", "1"]
 TASK = ["patients.csv", "--target", "east", "--model", "linear", *COLUMNS]

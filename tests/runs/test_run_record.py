@@ -5,9 +5,9 @@ import torch
 from small import blobs, line
 
 import fedbridge as fb
-from fedbridge import run_record
 from fedbridge.base.errors import NonFiniteError, ShapeError
 from fedbridge.evaluation.diagnostics import diagnose
+from fedbridge.runs import record as run_record
 from fedbridge.runs.folder import RunFolderError
 from fedbridge.runs.record import TESTED_FILE, read_tested, write_tested
 

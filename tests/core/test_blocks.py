@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedbridge import blocks as fb
 from fedbridge.base.errors import ShapeError
+from fedbridge.core import blocks as fb
 from fedbridge.core.blocks import Blocks
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from engines.flower.children import family, living
-from engines.flower.counting_proxy import CountingProxy
+from flower.children import family, living
+from flower.counting_proxy import CountingProxy
 from real_data import needs
 from small import same_model
 

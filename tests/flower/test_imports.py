@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
-ABOVE = {"advice", "cli", "commands", "compare", "comparison", "demo", "deploy", "experiments"}
-ABOVE |= {"matplotlib", "model_card", "report", "reproduce", "workflows"}
+TESTS = Path(__file__).parents[1]
+ABOVE = {"advice", "cli", "deploy", "experiments", "report", "workflows"}
 
 CLIENT = """
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from fedbridge.flower.cluster.executor import APPS
 for module in APPS:
     import_module(module)
-from engines.flower.pretend import run_over_pretended_flower
+from flower.pretend import run_over_pretended_flower
 from small import blobs
 task = blobs()
 warm = set(sys.modules)

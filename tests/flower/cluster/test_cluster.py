@@ -11,14 +11,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from engines.flower.children import exit_code, family, forked, living, wait_until
+from flower.children import exit_code, family, forked, living, wait_until
 
 from fedbridge.flower.cluster.cluster import Operation, OperationError
 from fedbridge.flower.pki import make_node_key, node_key, read_public_key
 
 pytestmark = pytest.mark.deploy
 
-APP = Path(__file__).parent / "tiny_app"
+APP = Path(__file__).parents[1] / "tiny_app"
 SITES = {name: {"site": name, "data": f'the file\'s "name" {name}'} for name in ("A", "B b")}
 ONE_SITE = {"A": SITES["A"]}
 FOR_EVER = {"nodes": 99}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from engines.flower.children import living
+from flower.children import living
 
 from fedbridge.flower.cluster.cluster import Simulation
 

@@ -8,7 +8,7 @@ import sys
 from itertools import islice
 
 import pytest
-from engines.flower.children import forked, living, wait_until
+from flower.children import forked, living, wait_until
 
 from fedbridge.flower.cluster.programs import (
     CANDIDATES,

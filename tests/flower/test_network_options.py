@@ -10,7 +10,7 @@ from fedbridge.flower.options import NETWORK, PRIVACY, NetworkOptions, config_ke
 from fedbridge.flower.server import OWN, strategy_of
 from fedbridge.flower.strategy import FedBridgeStrategy
 
-DOCS = Path(__file__).parents[3] / "docs" / "deploy.md"
+DOCS = Path(__file__).parents[2] / "docs" / "deploy.md"
 
 
 def test_the_strategy_takes_every_option_with_its_default():

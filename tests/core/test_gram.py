@@ -6,7 +6,7 @@ from helpers import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge import gram as module
+from fedbridge.core import gram as module
 from fedbridge.core.gram import RUN, SHORT, gram, inner, reliable_gram
 
 
