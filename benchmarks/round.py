@@ -115,13 +115,13 @@ def main() -> None:
         slots, rows = method.room()
         federation.open(slots=slots, rows=rows)
         method.begin(federation.initial)
-        method.play(1)
+        method.run_round(1)
         bare()
         times = []
         for repetition in range(arguments.repetitions):
             yardstick = bare()
             begun = time.perf_counter()
-            method.play(repetition + 2)
+            method.run_round(repetition + 2)
             times.append((time.perf_counter() - begun, yardstick))
         federation.close()
         ratio = statistics.median(ours / theirs for ours, theirs in times)

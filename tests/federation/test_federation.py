@@ -58,7 +58,7 @@ def test_partial_participation_is_seeded_and_never_empty():
 def test_a_round_without_the_target_keeps_the_model_and_says_so():
     fed = federation(dropout=0.999999)
     playing = method("fedda", fed)
-    record = playing.play(1)
+    record = playing.run_round(1)
     assert torch.equal(playing.state.parameters, fed.initial.parameters)
     assert record.failures == dict.fromkeys(["target", *fed.task.source_names], "dropped out")
     assert "target is missing" in record.notes[0]
@@ -72,7 +72,7 @@ def test_a_round_without_sources_is_a_step_of_the_target_and_says_so(monkeypatch
     monkeypatch.setattr(fed, "present", lambda *_, **__: ([0], dict(lost)))
     for name in ("fedda-joint", "median"):
         playing = method(name, fed)
-        record = playing.play(1)
+        record = playing.run_round(1)
         assert torch.equal(playing.state.parameters, fed.initial.parameters + step)
         assert "target alone" in record.notes[0]
         assert record.failures == lost
@@ -83,7 +83,7 @@ def test_a_source_that_diverges_is_left_out_and_named():
     task.sources[0].x.mul_(1e20)
     fed = federation(task)
     playing = method("fedda", fed)
-    record = playing.play(1)
+    record = playing.run_round(1)
     assert list(record.failures) == [task.sources[0].name]
     assert "NaN" in record.failures[task.sources[0].name]
     assert record.beta == [None, 0.5]
@@ -95,7 +95,7 @@ def test_a_target_that_diverges_ends_the_run_with_advice():
     task.target.x.mul_(1e20)
     fed = federation(task)
     with pytest.raises(TargetFailedError, match=r"'target' could not train in round 1.*lr_target"):
-        method("fedda", fed).play(1)
+        method("fedda", fed).run_round(1)
 
 
 @pytest.mark.parametrize("policy", ["target", "mean", "keep"])

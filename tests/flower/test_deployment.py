@@ -72,7 +72,7 @@ def test_the_same_model_and_history_as_in_one_process(engine, tmp_path):
 
 
 class Watch:
-    """Does things to an operation while a run goes on: once, when so many rounds are written."""
+    """Does things to a cluster while a run goes on: once, when so many rounds are written."""
 
     def __init__(self, folder, deeds):
         self.folder, self.deeds = folder, list(deeds)
@@ -105,11 +105,11 @@ def long_test(function):
 @long_test
 def test_a_source_that_is_killed_in_a_round_and_never_comes_back(tmp_path):
     here = rehearse(tmp_path, "auto", 4, timeout=60)
-    with here.operation() as operation:
-        operation.start()
+    with here.cluster() as cluster:
+        cluster.start()
         gone = here.task.source_names[1]
-        watch = Watch(here.run_folder, [(1, 1.0, lambda: operation.kill_node(gone))])
-        assert operation.run_app(here.app(), on_tick=watch).status == "completed"
+        watch = Watch(here.run_folder, [(1, 1.0, lambda: cluster.kill_node(gone))])
+        assert cluster.run_app(here.app(), on_tick=watch).status == "completed"
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
     assert lines[0]["failures"] == {}
@@ -121,17 +121,17 @@ def test_a_source_that_is_killed_in_a_round_and_never_comes_back(tmp_path):
 def test_a_target_that_is_killed_and_restarted_as_a_new_node(tmp_path):
     here = rehearse(tmp_path, "auto", 5, timeout=60, wait=240)
     target = here.task.target.name
-    with here.operation(secure=False) as operation:
-        operation.start()
-        before = {node.node_id for node in operation.nodes()}
+    with here.cluster(secure=False) as cluster:
+        cluster.start()
+        before = {node.node_id for node in cluster.nodes()}
 
         def restart():
-            operation.kill_node(target)
-            operation.start_node(target)
+            cluster.kill_node(target)
+            cluster.start_node(target)
 
         watch = Watch(here.run_folder, [(1, 1.0, restart)])
-        assert operation.run_app(here.app(secure=False), on_tick=watch).status == "completed"
-        assert {node.node_id for node in operation.nodes()} - before
+        assert cluster.run_app(here.app(secure=False), on_tick=watch).status == "completed"
+        assert {node.node_id for node in cluster.nodes()} - before
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3, 4, 5]
     assert any(target in line["failures"] or line["notes"] for line in lines)
@@ -164,11 +164,11 @@ def test_a_slow_source_costs_itself_the_round(tmp_path):
     slow = here.task.source_names[0]
     app = here.app()
     (app / MODULE / "client_app.py").write_text(SLOW_CLIENT)
-    with here.operation() as operation:
-        operation.start()
-        brake = Path(f"{operation.sites[slow]['data']}.slow")
+    with here.cluster() as cluster:
+        cluster.start()
+        brake = Path(f"{cluster.sites[slow]['data']}.slow")
         watch = Watch(here.run_folder, [(1, 0.0, brake.touch), (2, 0.0, brake.unlink)])
-        assert operation.run_app(app, on_tick=watch).status == "completed"
+        assert cluster.run_app(app, on_tick=watch).status == "completed"
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3]
     assert lines[1]["failures"] == {slow: "no answer within 30 seconds"}
@@ -179,13 +179,13 @@ def test_a_slow_source_costs_itself_the_round(tmp_path):
 @long_test
 def test_a_link_that_is_killed_and_restarted_resumes_with_the_right_round(tmp_path):
     here = rehearse(tmp_path, "auto", 4)
-    with here.operation() as operation:
-        operation.start()
-        watch = Watch(here.run_folder, [(2, 1.0, operation.kill_link)])
-        assert operation.run_app(here.app(), on_tick=watch).status == "lost"
+    with here.cluster() as cluster:
+        cluster.start()
+        watch = Watch(here.run_folder, [(2, 1.0, cluster.kill_link)])
+        assert cluster.run_app(here.app(), on_tick=watch).status == "lost"
         assert 2 <= len(here.run_folder.history()) < 4
-        operation.restart_link()
-        assert operation.run_app(here.app()).status == "completed"
+        cluster.restart_link()
+        assert cluster.run_app(here.app()).status == "completed"
     resumed = here.result(kept=True)
     assert [line["round"] for line in resumed.history] == [1, 2, 3, 4]
     assert same_model(resumed.model, fb.run(here.task, "auto", 4, workers=1).model)
@@ -206,14 +206,14 @@ def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
     here = rehearse(
         tmp_path, "fedda-joint", 1, data=data, model="resnet18", batch_size=8, timeout=600
     )
-    with here.operation() as operation:
-        operation.start_link()
-        direct = operation.address
+    with here.cluster() as cluster:
+        cluster.start_link()
+        direct = cluster.address
         proxy = CountingProxy(direct)
-        operation.address = proxy.address
-        operation.start_nodes()
-        operation.address = direct
-        state = operation.run_app(here.app())
+        cluster.address = proxy.address
+        cluster.start_nodes()
+        cluster.address = direct
+        state = cluster.run_app(here.app())
         assert state.status == "completed", state.details
         proxy.close()
     (line,) = here.run_folder.history()

@@ -7,14 +7,14 @@ from small import blobs
 
 from fedbridge.base.errors import OptionError
 from fedbridge.flower import FedBridgeStrategy
-from fedbridge.flower.membership import Roll, RollError
-from fedbridge.flower.transport import Courier
+from fedbridge.flower.membership import Membership, MembershipError
+from fedbridge.flower.transport import Transport
 
 QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
 
 
-def roll_of(nodes, *, secure=False, sources=("site 0", "site 1", "site 2")):
-    return Roll(Courier(PretendGrid(nodes), 5.0), "target", sources, secure=secure)
+def membership_of(nodes, *, secure=False, sources=("site 0", "site 1", "site 2")):
+    return Membership(Transport(PretendGrid(nodes), 5.0), "target", sources, secure=secure)
 
 
 def registered_as(node, name):
@@ -23,10 +23,10 @@ def registered_as(node, name):
 
 
 def test_every_site_is_known_by_its_own_word(tmp_path):
-    roll = roll_of(nodes_of(blobs(), tmp_path))
-    roll.gather(wait=1)
-    assert set(roll.nodes) == {"target", "site 0", "site 1", "site 2"}
-    task = roll.task("t")
+    membership = membership_of(nodes_of(blobs(), tmp_path))
+    membership.gather(wait=1)
+    assert set(membership.nodes) == {"target", "site 0", "site 1", "site 2"}
+    task = membership.task("t")
     assert (len(task.target), len(task.test), len(task.sources[0])) == (12, 60, 40)
     assert task.input_shape == (2,)
 
@@ -34,9 +34,11 @@ def test_every_site_is_known_by_its_own_word(tmp_path):
 def test_with_registered_keys_a_node_that_claims_the_targets_role_is_refused(tmp_path):
     target, *sources = nodes_of(blobs(), tmp_path)
     impostor = registered_as(target, "site 0")
-    roll = roll_of([impostor, *sources], secure=True)
-    with pytest.raises(RollError, match="registered for 'site 0', but it claims to be 'target'"):
-        roll.gather(wait=0.1)
+    membership = membership_of([impostor, *sources], secure=True)
+    with pytest.raises(
+        MembershipError, match="registered for 'site 0', but it claims to be 'target'"
+    ):
+        membership.gather(wait=0.1)
 
 
 def test_with_registered_keys_the_run_goes_on_without_the_impostor(tmp_path):
@@ -57,18 +59,18 @@ def test_a_source_cannot_be_the_target_and_the_target_no_source(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[2].spoil = lie
-    roll = roll_of(nodes)
-    roll.gather(wait=0.1)
-    assert "site 1" not in roll.nodes
-    assert "claims to be a target" in " ".join(roll.notes)
+    membership = membership_of(nodes)
+    membership.gather(wait=0.1)
+    assert "site 1" not in membership.nodes
+    assert "claims to be a target" in " ".join(membership.notes)
 
 
 def test_strangers_are_refused(tmp_path):
     other = nodes_of(blobs(sources=4), tmp_path)
-    roll = roll_of(other)
-    roll.gather(wait=0.1)
-    assert "site 3" not in roll.nodes
-    assert "no site of this federation" in " ".join(roll.notes)
+    membership = membership_of(other)
+    membership.gather(wait=0.1)
+    assert "site 3" not in membership.nodes
+    assert "no site of this federation" in " ".join(membership.notes)
 
 
 def test_sites_with_other_shapes_do_not_make_a_federation(tmp_path):
@@ -78,10 +80,10 @@ def test_sites_with_other_shapes_do_not_make_a_federation(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[2].spoil = grow
-    roll = roll_of(nodes)
-    roll.gather(wait=0.1)
-    with pytest.raises(RollError, match="alike"):
-        roll.task("t")
+    membership = membership_of(nodes)
+    membership.gather(wait=0.1)
+    with pytest.raises(MembershipError, match="alike"):
+        membership.task("t")
 
 
 @pytest.mark.parametrize(
@@ -103,59 +105,59 @@ def test_nonsense_is_refused(spoilt, tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = nonsense
-    roll = roll_of(nodes)
-    roll.gather(wait=0.1)
-    assert len(roll.nodes) == 3
+    membership = membership_of(nodes)
+    membership.gather(wait=0.1)
+    assert len(membership.nodes) == 3
 
 
 def test_a_federation_without_its_target_does_not_start(tmp_path):
-    with pytest.raises(RollError, match=r"target.*within 0.1 seconds"):
-        roll_of(nodes_of(blobs(), tmp_path)[1:]).gather(wait=0.1)
+    with pytest.raises(MembershipError, match=r"target.*within 0.1 seconds"):
+        membership_of(nodes_of(blobs(), tmp_path)[1:]).gather(wait=0.1)
 
 
 def test_whoever_comes_back_must_bring_the_same_data(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
-    roll.gather(wait=1)
+    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership.gather(wait=1)
     grid.leave("site 0")
     grid.join(nodes_of(blobs(rows=50), tmp_path)[1])
-    roll.refresh()
-    assert "site 0" not in roll.nodes
-    assert "other data than before" in " ".join(roll.notes)
+    membership.refresh()
+    assert "site 0" not in membership.nodes
+    assert "other data than before" in " ".join(membership.notes)
 
 
 def test_a_restarted_node_takes_over_when_its_predecessor_is_silent(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
-    roll.gather(wait=1)
-    before = roll.nodes["target"]
+    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership.gather(wait=1)
+    before = membership.nodes["target"]
     again = grid.join(nodes_of(blobs(), tmp_path)[0])
-    roll.refresh()
-    assert roll.nodes["target"] == before
-    roll.lose("target")
-    assert roll.nodes["target"] == again
+    membership.refresh()
+    assert membership.nodes["target"] == before
+    membership.lose("target")
+    assert membership.nodes["target"] == again
 
 
 def test_a_slow_node_keeps_its_place_unless_another_has_come(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    roll = Roll(Courier(grid, 5.0), "target", None, secure=False)
-    roll.gather(wait=1)
-    before = dict(roll.nodes)
-    roll.lose("site 0", silent=True)
-    assert roll.nodes == before
+    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership.gather(wait=1)
+    before = dict(membership.nodes)
+    membership.lose("site 0", silent=True)
+    assert membership.nodes == before
     again = grid.join(nodes_of(blobs(), tmp_path)[1])
-    roll.refresh()
-    roll.lose("site 0", silent=True)
-    assert roll.nodes["site 0"] == again
+    membership.refresh()
+    membership.lose("site 0", silent=True)
+    assert membership.nodes["site 0"] == again
 
 
 def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = lambda question, answer: None
     grid = PretendGrid(nodes)
-    roll = Roll(Courier(grid, 0.1), "target", ("site 0", "site 1"), secure=False)
-    roll.gather(wait=0.3)
-    assert "site 0" not in roll.nodes
+    membership = Membership(Transport(grid, 0.1), "target", ("site 0", "site 1"), secure=False)
+    membership.gather(wait=0.3)
+    assert "site 0" not in membership.nodes
 
 
 def test_a_target_that_nobody_named_is_the_site_that_says_so(tmp_path):
@@ -172,9 +174,9 @@ def test_a_second_site_that_says_so_is_refused(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = lie
-    roll = Roll(Courier(PretendGrid(nodes), 5.0), None, None, secure=False)
-    roll.gather(wait=0.2, least=4)
-    assert (roll.target, set(roll.nodes)) == ("target", {"target", "site 1", "site 2"})
+    membership = Membership(Transport(PretendGrid(nodes), 5.0), None, None, secure=False)
+    membership.gather(wait=0.2, least=4)
+    assert (membership.target, set(membership.nodes)) == ("target", {"target", "site 1", "site 2"})
 
 
 def test_where_roles_are_pinned_the_target_must_be_named():
@@ -189,11 +191,11 @@ def test_a_target_without_test_rows_does_not_keep_others_from_being_it(tmp_path)
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = boast
-    roll = Roll(
-        Courier(PretendGrid([nodes[1], nodes[0], *nodes[2:]]), 5.0), None, None, secure=False
+    membership = Membership(
+        Transport(PretendGrid([nodes[1], nodes[0], *nodes[2:]]), 5.0), None, None, secure=False
     )
-    roll.gather(wait=0.2, least=4)
-    assert roll.target == "target"
+    membership.gather(wait=0.2, least=4)
+    assert membership.target == "target"
 
 
 def test_a_site_of_another_shape_that_comes_late_is_refused_and_the_run_goes_on(tmp_path):
@@ -226,14 +228,14 @@ def test_a_registered_node_that_was_refused_is_asked_again_when_it_was_restarted
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = nameless
     grid = PretendGrid(nodes)
-    roll = Roll(Courier(grid, 5.0), "target", blobs().source_names, secure=True)
-    roll.gather(wait=0.1)
+    membership = Membership(Transport(grid, 5.0), "target", blobs().source_names, secure=True)
+    membership.gather(wait=0.1)
     nodes[1].spoil = lambda question, answer: answer
-    roll.refresh()
-    assert "site 0" not in roll.nodes
+    membership.refresh()
+    assert "site 0" not in membership.nodes
     nodes[1].activated = "later"
-    roll.refresh()
-    assert "site 0" in roll.nodes
+    membership.refresh()
+    assert "site 0" in membership.nodes
 
 
 def test_a_name_that_no_terminal_should_see_is_refused(tmp_path):
@@ -243,9 +245,9 @@ def test_a_name_that_no_terminal_should_see_is_refused(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = shout
-    roll = Roll(Courier(PretendGrid(nodes), 5.0), "target", None, secure=False)
-    roll.gather(wait=0.2, least=4)
-    assert set(roll.nodes) == {"target", "site 1", "site 2"}
+    membership = Membership(Transport(PretendGrid(nodes), 5.0), "target", None, secure=False)
+    membership.gather(wait=0.2, least=4)
+    assert set(membership.nodes) == {"target", "site 1", "site 2"}
 
 
 @pytest.mark.parametrize(

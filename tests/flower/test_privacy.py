@@ -17,8 +17,8 @@ from fedbridge import Blocks
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.flower.privacy import (
     PIECE,
-    Ledger,
     LocalPrivacy,
+    PrivacyBudget,
     PrivacySpentError,
     clipped,
     composed_epsilon,
@@ -256,7 +256,7 @@ def test_what_is_reported_besides_depends_on_the_job_and_the_number_of_rows_alon
     broken = [
         ClientResult(Outcome(10, failure="ValueError: patient 17"), normal(8)) for _ in range(3)
     ]
-    ours, theirs = (release(jobs(), works, privacy, blocks) for works in (rich, broken))
+    ours, theirs = (release(jobs(), results, privacy, blocks) for results in (rich, broken))
     for one, other in zip(ours, theirs, strict=True):
         assert fields_of(one.outcome) == fields_of(other.outcome)
         assert one.outcome.failure is None
@@ -268,8 +268,8 @@ def test_what_is_reported_besides_depends_on_the_job_and_the_number_of_rows_alon
 
 def test_the_noise_that_is_reported_is_the_mechanisms_own():
     privacy = LocalPrivacy(clip=0.5, noise=2.0)
-    works = [telling(normal(8)) for _ in range(3)]
-    trained, probed, unasked = release(jobs(), works, privacy, Blocks.of_sizes(SIZES))
+    results = [telling(normal(8)) for _ in range(3)]
+    trained, probed, unasked = release(jobs(), results, privacy, Blocks.of_sizes(SIZES))
     assert trained.outcome.noise.tolist() == [3.0, 5.0]
     assert probed.outcome.noise.tolist() == [3.0, 5.0]
     assert unasked.outcome.noise is None
@@ -284,8 +284,8 @@ def test_a_failed_training_is_sent_as_zero_with_noise():
 
 
 def test_vectors_are_clipped_over_the_whole_message():
-    works = [telling(100 * normal(8, seed=k)) for k in range(3)]
-    sent = release(jobs(), works, LocalPrivacy(1.0, 0.0), Blocks.of_sizes(SIZES))
+    results = [telling(100 * normal(8, seed=k)) for k in range(3)]
+    sent = release(jobs(), results, LocalPrivacy(1.0, 0.0), Blocks.of_sizes(SIZES))
     together = torch.cat([work.vector for work in sent])
     assert float(together.norm()) == pytest.approx(1.0, rel=1e-6)
 
@@ -313,22 +313,22 @@ def path(tmp_path):
 
 
 def test_nothing_sent_has_cost_nothing(path):
-    assert Ledger(path).messages == 0
-    assert Ledger(path).epsilon(1e-5) == 0.0
+    assert PrivacyBudget(path).messages == 0
+    assert PrivacyBudget(path).epsilon(1e-5) == 0.0
 
 
 def test_messages_add_up_over_processes_and_runs(path):
     for _ in range(5):
-        Ledger(path).spend(PRIVACY)
-    assert Ledger(path).messages == 5
-    assert Ledger(path).epsilon(1e-5) == epsilon(PRIVACY, 5)
+        PrivacyBudget(path).spend(PRIVACY)
+    assert PrivacyBudget(path).messages == 5
+    assert PrivacyBudget(path).epsilon(1e-5) == epsilon(PRIVACY, 5)
 
 
 def test_another_noise_is_added_to_what_was_sent_before(path):
     louder = LocalPrivacy(clip=1.0, noise=4.0)
     for privacy in (PRIVACY, louder, louder):
-        Ledger(path).spend(privacy)
-    together = Ledger(path).epsilon(1e-5)
+        PrivacyBudget(path).spend(privacy)
+    together = PrivacyBudget(path).epsilon(1e-5)
     assert together == composed_epsilon({8.0: 1, 4.0: 2}, 1e-5)
     assert epsilon(louder, 2) < together < epsilon(louder, 3)
 
@@ -340,25 +340,25 @@ def test_a_quarter_of_the_variance_costs_as_much_as_four_messages():
 def test_beyond_the_budget_nothing_is_sent_and_nothing_is_counted(path):
     budget = 1.001 * epsilon(PRIVACY, 3)
     for _ in range(3):
-        Ledger(path).spend(PRIVACY, budget)
+        PrivacyBudget(path).spend(PRIVACY, budget)
     with pytest.raises(PrivacySpentError, match=r"within an epsilon of .* one more message"):
-        Ledger(path).spend(PRIVACY, budget)
-    assert Ledger(path).messages == 3
+        PrivacyBudget(path).spend(PRIVACY, budget)
+    assert PrivacyBudget(path).messages == 3
 
 
 def test_without_noise_no_budget_is_enough(path):
     with pytest.raises(PrivacySpentError, match="make it inf"):
-        Ledger(path).spend(LocalPrivacy(1.0, 0.0), budget=1e9)
+        PrivacyBudget(path).spend(LocalPrivacy(1.0, 0.0), budget=1e9)
 
 
 def test_messages_at_the_same_time_are_all_counted(path):
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: Ledger(path).spend(PRIVACY), range(20)))
-    assert Ledger(path).messages == 20
+        list(pool.map(lambda _: PrivacyBudget(path).spend(PRIVACY), range(20)))
+    assert PrivacyBudget(path).messages == 20
 
 
 def test_the_file_is_the_sites_own(path):
-    Ledger(path).spend(PRIVACY)
+    PrivacyBudget(path).spend(PRIVACY)
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -383,5 +383,5 @@ def test_a_damaged_count_is_never_taken_for_none(path, text):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(FedbridgeError, match="restore the file"):
-        Ledger(path).spend(PRIVACY)
+        PrivacyBudget(path).spend(PRIVACY)
     assert path.read_text() == text

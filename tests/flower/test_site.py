@@ -1,4 +1,4 @@
-"""What a site does with orders, good and bad, and what it remembers."""
+"""What a site does with what is asked of it, good or bad, and what it remembers."""
 
 import json
 from dataclasses import replace
@@ -11,24 +11,24 @@ from small import blobs
 
 import fedbridge as fb
 from fedbridge.data.site_package import load_site, save_site, sites_of
-from fedbridge.flower.run_spec import OrderError, Orders, job_of_json, jobs_to_json, read
+from fedbridge.flower.run_spec import RequestError, RunSpec, job_of_json, jobs_to_json, read
 from fedbridge.flower.site import SiteWorker
-from fedbridge.flower.site_memory import Memory
+from fedbridge.flower.site_memory import SiteMemory
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
 from fedbridge.workflows.predict import load_model
 
-ORDERS = Orders("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
+ORDERS = RunSpec("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
 
 
 def worker(tmp_path, which=1, **changes):
     site = sites_of(blobs())[which]
-    return SiteWorker(site, replace(ORDERS, **changes), Memory(tmp_path, "r", site.name))
+    return SiteWorker(site, replace(ORDERS, **changes), SiteMemory(tmp_path, "r", site.name))
 
 
 class TestOrders:
     def test_travel_as_json(self):
-        assert Orders.of_json(json.loads(json.dumps(ORDERS.to_json()))) == ORDERS
+        assert RunSpec.of_json(json.loads(json.dumps(ORDERS.to_json()))) == ORDERS
 
     def test_jobs_travel_as_json(self):
         job = Job(
@@ -56,51 +56,51 @@ class TestOrders:
             job_of_json({**record, **change})
 
     def test_jobs_on_chosen_rows_do_not_travel(self):
-        with pytest.raises(OrderError, match="rows"):
+        with pytest.raises(RequestError, match="rows"):
             jobs_to_json([Job(1, LocalPlan(), 0, rows=torch.arange(3))])
 
     @pytest.mark.parametrize("text", ["", "[]", "{", "7"])
     def test_what_is_no_object_is_refused(self, text):
-        with pytest.raises(OrderError):
+        with pytest.raises(RequestError):
             read(text)
 
 
 class TestASiteRefuses:
     def test_orders_for_others(self, tmp_path):
-        with pytest.raises(OrderError, match="agree on names"):
+        with pytest.raises(RequestError, match="agree on names"):
             worker(tmp_path, sources=("A", "B"))
 
     def test_another_role(self, tmp_path):
-        with pytest.raises(OrderError, match="takes it for"):
+        with pytest.raises(RequestError, match="takes it for"):
             worker(tmp_path, target="site 0", sources=("target", "site 1"))
 
     @pytest.mark.parametrize(
         "model", ["os:system", "torch.hub:load", "resnet18:/etc/passwd", "mlp:8; rm", None]
     )
     def test_models_that_are_not_built_in(self, model, tmp_path):
-        with pytest.raises(OrderError, match="built-in"):
+        with pytest.raises(RequestError, match="built-in"):
             worker(tmp_path, model=model)
 
     def test_jobs_of_another_site(self, tmp_path):
         doing = worker(tmp_path)
-        with pytest.raises(OrderError, match="jobs for site"):
+        with pytest.raises(RequestError, match="jobs for site"):
             doing.train(1, [Job(3, LocalPlan(), 0)], [doing.federation.initial])
 
     def test_jobs_on_models_that_were_not_sent(self, tmp_path):
         doing = worker(tmp_path)
-        with pytest.raises(OrderError, match="models"):
+        with pytest.raises(RequestError, match="models"):
             doing.train(1, [Job(1, LocalPlan(), 0, slot=4)], [doing.federation.initial])
 
     def test_settling_what_was_never_trained(self, tmp_path):
         from fedbridge.training.target_side import News
 
-        with pytest.raises(OrderError, match="round 5"):
+        with pytest.raises(RequestError, match="round 5"):
             worker(tmp_path, 0, method="auto").decide(5, News())
 
 
 class TestMemory:
     def test_keeps_the_last_two_rounds(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         for number in range(1, 5):
             memory.save("home", number, {"x": torch.tensor([number])}, {"n": number})
         found = memory.load("home", before=5)
@@ -109,32 +109,32 @@ class TestMemory:
         assert memory.load("home", before=3) is None
 
     def test_a_run_that_goes_back_leaves_later_rounds_behind(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         for number in (8, 9, 1, 2):
             memory.save("home", number, {"x": torch.tensor([number])}, {})
         assert memory.load("home", before=10).round == 2
         assert memory.load("home", before=2).round == 1
 
     def test_warm_up_rounds_count_too(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         for number in (-2, -1, 0):
             memory.save("rounding", number, {"x": torch.tensor([number])}, {})
         assert memory.load("rounding", before=1).round == 0
         assert memory.load("rounding", before=0).round == -1
 
     def test_is_nobody_elses_business(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         memory.save("home", 1, {"x": torch.zeros(1)}, {})
         assert memory.folder.stat().st_mode & 0o077 == 0
-        assert Memory(tmp_path, "run", "B").load("home", before=9) is None
+        assert SiteMemory(tmp_path, "run", "B").load("home", before=9) is None
 
     def test_names_from_elsewhere_are_no_paths(self, tmp_path):
-        memory = Memory(tmp_path / "in", "../../out", "../..")
+        memory = SiteMemory(tmp_path / "in", "../../out", "../..")
         memory.save("home", 1, {"x": torch.zeros(1)}, {})
         assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
     def test_a_damaged_record_is_passed_over(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         memory.save("home", 1, {"x": torch.zeros(1)}, {})
         memory.save("home", 2, {"x": torch.zeros(1)}, {})
         newest = max(memory.folder.glob("home-*"))
@@ -143,7 +143,7 @@ class TestMemory:
             assert memory.load("home", before=9).round == 1
 
     def test_what_an_older_version_wrote_in_one_file_is_remembered(self, tmp_path):
-        memory = Memory(tmp_path, "run", "A")
+        memory = SiteMemory(tmp_path, "run", "A")
         memory.folder.mkdir()
         old = save({"x": torch.ones(2)}, metadata={"facts": '{"n": 3}'})
         (memory.folder / f"home-{2**20 + 3}.safetensors").write_bytes(old)

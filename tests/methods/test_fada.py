@@ -18,7 +18,7 @@ from fedbridge.methods.fada import (
     tighten,
 )
 from fedbridge.models import SplitModel, build_model
-from fedbridge.training.objective import Batch, Desk
+from fedbridge.training.objective import Batch, StepContext
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
@@ -49,13 +49,13 @@ def network_and_desk():
     theirs = Batch(torch.randn(5, 2) + 2, torch.zeros(5, dtype=torch.int64), torch.arange(5))
     flat = nn.Parameter(torch.zeros(1))
     loss_of = nn.functional.cross_entropy
-    return net, Desk(net, flat, None, loss_of, own, (theirs,), lr=0.1)
+    return net, StepContext(net, flat, None, loss_of, own, (theirs,), lr=0.1)
 
 
 def gradients(alignment, disentangling):
     """Gradients of one step's objective for every parameter of the network."""
-    net, desk = network_and_desk()
-    Alignment(alignment, disentangling)(desk).backward()
+    net, context = network_and_desk()
+    Alignment(alignment, disentangling)(context).backward()
     return {name: value.grad.clone() for name, value in net.named_parameters()}
 
 
@@ -71,8 +71,8 @@ class TestAlignment:
         torch.testing.assert_close(more[first] - none[first], 2 * pull)
 
     def test_the_features_go_against_the_gradient_of_the_identifiers_loss(self):
-        net, desk = network_and_desk()
-        parts = (net.invariant(net.features(batch.x)) for batch in (desk.own, desk.beside[0]))
+        net, context = network_and_desk()
+        parts = (net.invariant(net.features(batch.x)) for batch in (context.own, context.beside[0]))
         weight = net.model.features[1].weight
         (plain,) = torch.autograd.grad(domain_loss(net, *parts), weight)
         first = "model.features.1.weight"
@@ -92,7 +92,7 @@ class TestAlignment:
             on = federation(task, model="mlp:8", method="fada", lr=0.1)
             playing = method("fada", on, alignment=alignment)
             for number in range(1, 16):
-                playing.play(number)
+                playing.run_round(number)
             clouds = [
                 on.predict(playing.state, site, lambda net, x: net.invariant(net.features(x)))
                 for site in (on.bench.sites[1], on.bench.sites[on.site_for(Need.UNLABELLED)])
@@ -189,7 +189,7 @@ def test_works_with_one_source_maps_and_batch_norm(options):
 
 def test_features_and_their_gradients_are_counted():
     on = federation(unlabelled_blobs(sources=1), model="mlp:8", method="fada")
-    method("fada", on).play(1)
+    method("fada", on).run_round(1)
     assert on.bytes_up == on.bytes_down == 4 * on.blocks.total + 4 * 5 * 8 * 8
 
 
@@ -199,8 +199,8 @@ def test_the_targets_labels_play_no_part():
     first, second = (
         method("fada", federation(one, model="mlp:8", method="fada")) for one in (task, other)
     )
-    first.play(1)
-    second.play(1)
+    first.run_round(1)
+    second.run_round(1)
     assert torch.equal(first.state.parameters, second.state.parameters)
 
 

@@ -24,13 +24,13 @@ class TestOffline:
     def test_starts_from_the_sources_model_of_every_round(self):
         fed = federation(method="finetune-offline")
         playing = method("finetune-offline", fed, finetune_epochs=2)
-        playing.play(1)
+        playing.run_round(1)
         gathered, _ = fed.gather(1, fed.initial, noise="none", with_target=False)
         torch.testing.assert_close(
             playing.shared.parameters, fed.averaged(fed.initial, gathered).parameters
         )
         before = playing.shared
-        playing.play(2)
+        playing.run_round(2)
         gathered, _ = fed.gather(2, before, noise="none", with_target=False)
         torch.testing.assert_close(
             playing.shared.parameters, fed.averaged(before, gathered).parameters
@@ -40,7 +40,7 @@ class TestOffline:
         def loss(epochs):
             fed = federation(hostile(), method="finetune-offline")
             playing = method("finetune-offline", fed, finetune_epochs=epochs)
-            playing.play(1)
+            playing.run_round(1)
             return fed.measure(playing.state, fed.task.target).loss
 
         assert loss(50) < loss(5) < loss(1)
@@ -140,7 +140,7 @@ class TestOracle:
             return do(given, states)
 
         monkeypatch.setattr(fed, "do", watched)
-        playing.play(1)
+        playing.run_round(1)
         assert jobs[0].plan.lr == 0.03
         assert jobs[0].plan.class_weights == pytest.approx((1.5, 0.75, 0.0))
 

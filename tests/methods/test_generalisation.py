@@ -19,25 +19,25 @@ from fedbridge.methods.group_dro import WorstGroup
 from fedbridge.methods.irm import Invariant, squared_slope
 from fedbridge.methods.mixup import Mixed, draw_shares, partners
 from fedbridge.models import SplitModel
-from fedbridge.training.objective import Batch, Desk
+from fedbridge.training.objective import Batch, StepContext
 
 NAMES = ("erm", "irm", "group-dro", "mixup", "coral")
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
 
 def pooled_desk(rows=(5, 4, 7), module=None, **options):
-    """A desk with a batch of every source, of these sizes."""
+    """A context with a batch of every source, of these sizes."""
     torch.manual_seed(1)
     own, *beside = (Batch(torch.randn(n, 2), torch.randint(3, (n,)), torch.arange(n)) for n in rows)
     chosen = nn.Linear(2, 3) if module is None else module
     given = {"flat": None, "anchor": None, "loss_of": functional.cross_entropy, **options}
-    return Desk(module=chosen, own=own, beside=tuple(beside), lr=0.1, **given)
+    return StepContext(module=chosen, own=own, beside=tuple(beside), lr=0.1, **given)
 
 
-def losses_apart(desk):
+def losses_apart(context):
     """The loss of every source, each by itself."""
-    batches = (desk.own, *desk.beside)
-    return torch.stack([desk.loss_of(desk.module(batch.x), batch.y) for batch in batches])
+    batches = (context.own, *context.beside)
+    return torch.stack([context.loss_of(context.module(batch.x), batch.y) for batch in batches])
 
 
 def spurious(seed=0):
@@ -72,7 +72,7 @@ class TestAll:
         fed.task.target.x.fill_(float("nan"))
         playing = method(name, fed)
         for number in range(1, 21):
-            record = playing.play(number)
+            record = playing.run_round(number)
         assert fed.measure(playing.state).accuracy > 85
         assert sum(record.beta) == pytest.approx(1)
         assert fed.bytes_up == fed.bytes_down == 0
@@ -127,7 +127,7 @@ class TestAll:
         playing = method("group-dro", fed)
         seen = set()
         for number in range(1, 30):
-            before, record = playing.state, playing.play(number)
+            before, record = playing.state, playing.run_round(number)
             seen.add(len(record.failures))
             if len(record.failures) == 3:
                 assert playing.state is before
@@ -143,7 +143,7 @@ class TestAll:
         fed = federation()
         fed.task.sources[1].x.fill_(float("nan"))
         playing = method("erm", fed)
-        record = playing.play(1)
+        record = playing.run_round(1)
         assert set(record.failures) == {"site 0", "site 1", "site 2"}
         assert "NaN" in record.failures["site 0"]
         assert playing.state is fed.initial
@@ -151,7 +151,7 @@ class TestAll:
     def test_batch_norm_takes_the_statistics_of_the_pool(self):
         fed = federation(model=Normed())
         playing = method("erm", fed)
-        playing.play(1)
+        playing.run_round(1)
         assert int(playing.state.buffers["norm.num_batches_tracked"]) == 5
         pool = torch.cat([site.x for site in fed.task.sources]).mean(0)
         assert torch.allclose(playing.state.buffers["norm.running_mean"], pool * 0.4, atol=0.1)
@@ -173,8 +173,8 @@ class TestAll:
 
 class TestERM:
     def test_is_the_mean_over_sources_whatever_their_rows(self):
-        desk = pooled_desk()
-        torch.testing.assert_close(MeanLoss()(desk), losses_apart(desk).mean())
+        context = pooled_desk()
+        torch.testing.assert_close(MeanLoss()(context), losses_apart(context).mean())
 
     def test_with_one_source_is_source_only_to_the_bit(self):
         ours, theirs = (
@@ -216,14 +216,14 @@ class TestIRM:
 
     @pytest.mark.parametrize(("weight", "over"), [(0.0, 1.0), (0.5, 1.0), (100.0, 100.0)])
     def test_is_loss_plus_weighted_penalty_over_a_weight_above_1(self, weight, over):
-        desk = pooled_desk()
-        found = Invariant(weight)(desk)
-        expected = (losses_apart(desk).mean() + weight * desk.told["penalty"]) / over
+        context = pooled_desk()
+        found = Invariant(weight)(context)
+        expected = (losses_apart(context).mean() + weight * context.told["penalty"]) / over
         torch.testing.assert_close(found, expected)
 
     def test_the_whole_penalty_comes_after_annealing(self):
         playing = method("irm", federation(), penalty=7.0, anneal=10)
-        weights = [playing.play(number).extra["penalty_weight"] for number in (1, 2, 3, 4)]
+        weights = [playing.run_round(number).extra["penalty_weight"] for number in (1, 2, 3, 4)]
         assert weights == [1.0, 1.0, 7.0, 7.0]  # 5 steps a round
 
     def test_trusts_the_cause_where_erm_trusts_the_stronger_sign(self):
@@ -237,22 +237,22 @@ class TestIRM:
 
 class TestGroupDRO:
     def test_a_step_moves_the_shares_and_weighs_by_them(self):
-        desk = pooled_desk()
+        context = pooled_desk()
         start = torch.tensor([0.5, 0.25, 0.25])
-        found = WorstGroup(start.log(), 0.3)(desk)
-        losses = losses_apart(desk)
+        found = WorstGroup(start.log(), 0.3)(context)
+        losses = losses_apart(context)
         moved = start * torch.exp(0.3 * losses.detach())
         shares = moved / moved.sum()
         torch.testing.assert_close(found, (shares * losses).sum())
-        torch.testing.assert_close(desk.told["log_shares"].exp(), shares)
+        torch.testing.assert_close(context.told["log_shares"].exp(), shares)
 
     def test_goes_on_from_the_shares_of_the_step_before(self):
-        desk = pooled_desk()
+        context = pooled_desk()
         objective = WorstGroup(torch.zeros(3).log_softmax(0), 0.3)
-        objective(desk)
-        objective(desk)
-        expected = torch.softmax(2 * 0.3 * losses_apart(desk).detach(), 0)
-        torch.testing.assert_close(desk.told["log_shares"].exp(), expected)
+        objective(context)
+        objective(context)
+        expected = torch.softmax(2 * 0.3 * losses_apart(context).detach(), 0)
+        torch.testing.assert_close(context.told["log_shares"].exp(), expected)
 
     def test_a_step_size_of_0_is_erm(self):
         ours, theirs = (
@@ -270,7 +270,7 @@ class TestGroupDRO:
             fed = federation(task, model="mlp:8")
             playing = method(name, fed, **options)
             for number in range(1, 31):
-                record = playing.play(number)
+                record = playing.run_round(number)
             return max(fed.measure(playing.state, s).loss for s in fed.task.sources), record.beta
 
         robust, shares = worst_loss("group-dro", step_size=0.1)
@@ -295,8 +295,8 @@ class TestGroupDRO:
 
 class TestMixup:
     def test_shares_of_1_are_erm(self):
-        desk = pooled_desk()
-        assert torch.equal(Mixed(0)(desk), MeanLoss()(desk))
+        context = pooled_desk()
+        assert torch.equal(Mixed(0)(context), MeanLoss()(context))
         ours, theirs = (
             fb.run(blobs(), name, **QUICK, **options).model
             for name, options in (("mixup", {"alpha": 0}), ("erm", {}))
@@ -304,16 +304,18 @@ class TestMixup:
         assert same_model(ours, theirs)
 
     def test_the_loss_is_that_of_mixed_rows_with_both_labels(self):
-        desk = pooled_desk()
-        batches = (desk.own, *desk.beside)
+        context = pooled_desk()
+        batches = (context.own, *context.beside)
         torch.manual_seed(5)
-        found = Mixed(0.4)(desk)
+        found = Mixed(0.4)(context)
         torch.manual_seed(5)
         others, shares = partners(batches), draw_shares(0.4, 3).tolist()
         terms = []
         for a, batch, (x, y) in zip(shares, batches, others, strict=True):
-            outputs = desk.module(a * batch.x + (1 - a) * x)
-            terms.append(a * desk.loss_of(outputs, batch.y) + (1 - a) * desk.loss_of(outputs, y))
+            outputs = context.module(a * batch.x + (1 - a) * x)
+            terms.append(
+                a * context.loss_of(outputs, batch.y) + (1 - a) * context.loss_of(outputs, y)
+            )
         torch.testing.assert_close(found, sum(terms) / 3)
 
     def test_for_values_it_is_the_loss_on_mixed_values_up_to_a_constant(self):
@@ -375,12 +377,12 @@ class TestCORAL:
         assert float(found) == pytest.approx(np.mean(pairs), rel=1e-12)
 
     def test_is_the_mean_loss_plus_what_the_features_are_apart(self):
-        desk = pooled_desk(
+        context = pooled_desk(
             module=SplitModel(nn.Sequential(nn.Linear(2, 4), nn.Tanh()), nn.Linear(4, 3))
         )
-        clouds = [desk.module.features(batch.x) for batch in (desk.own, *desk.beside)]
-        expected = losses_apart(desk).mean() + 2.0 * moments_apart(clouds)
-        torch.testing.assert_close(Aligned(2.0)(desk), expected)
+        clouds = [context.module.features(batch.x) for batch in (context.own, *context.beside)]
+        expected = losses_apart(context).mean() + 2.0 * moments_apart(clouds)
+        torch.testing.assert_close(Aligned(2.0)(context), expected)
 
     def test_without_penalty_it_is_erm(self):
         ours, theirs = (
@@ -397,7 +399,7 @@ class TestCORAL:
             fed = federation(task, model="mlp:8", lr=0.05)
             playing = method(name, fed, **options)
             for number in range(1, 21):
-                playing.play(number)
+                playing.run_round(number)
             clouds = [
                 fed.predict(playing.state, site, lambda model, x: model.features(x))
                 for site in fed.task.sources

@@ -86,7 +86,7 @@ def test_a_source_of_random_labels_has_no_weight():
 def test_sources_count_by_samples_while_nobody_is_sure():
     task = unlabelled_blobs(sources=2, rows=31)
     playing = method("kd3a", federation(task, method="kd3a"), gate=1.0, last_gate=1.0)
-    record = playing.play(1)
+    record = playing.run_round(1)
     assert record.extra == {"gate": 1.0, "consensus": 0.0}
     assert record.beta == pytest.approx([31 / (31 + 31 + 31)] * 2)
     assert "samples" in record.notes[0]
@@ -117,8 +117,8 @@ def test_the_targets_labels_play_a_part_only_if_asked():
             method("kd3a", federation(one, method="kd3a"), labelled=labelled)
             for one in (task, other)
         )
-        first.play(1)
-        second.play(1)
+        first.run_round(1)
+        second.run_round(1)
         assert torch.equal(first.state.parameters, second.state.parameters) is not labelled
 
 
@@ -156,7 +156,7 @@ class TestBatchNorm:
     def test_the_model_takes_them_unless_they_are_kept(self, buffers):
         on = federation(unlabelled_blobs(), model=Normed(), method="kd3a", buffers=buffers)
         playing = method("kd3a", on)
-        playing.play(1)
+        playing.run_round(1)
         kept = all(torch.equal(playing.state.buffers[k], v) for k, v in on.initial.buffers.items())
         assert kept is (buffers == "keep")
 
@@ -170,7 +170,7 @@ def test_works_with_one_source_and_with_batches_of_one_row(options):
 
 def test_only_the_sources_models_cross_the_network():
     on = federation(unlabelled_blobs(), method="kd3a")
-    method("kd3a", on).play(1)
+    method("kd3a", on).run_round(1)
     assert on.bytes_up == on.bytes_down == 3 * 4 * on.blocks.total
 
 
@@ -178,7 +178,7 @@ def test_a_missing_target_leaves_the_model_as_it_was(monkeypatch):
     on = federation(unlabelled_blobs(), method="kd3a")
     playing = method("kd3a", on)
     monkeypatch.setattr(on, "present", lambda _: ([1, 2, 3], {"target": "dropped out"}))
-    record = playing.play(1)
+    record = playing.run_round(1)
     assert record.failures == {"target": "dropped out"}
     assert playing.state is on.initial
 
@@ -196,7 +196,7 @@ def test_a_target_that_cannot_train_is_named(monkeypatch):
 
     monkeypatch.setattr(playing, "_lesson", broken)
     with pytest.raises(TargetFailedError, match="target"):
-        playing.play(1)
+        playing.run_round(1)
     assert on.name_of(TARGET) == "target"
 
 

@@ -91,7 +91,7 @@ def test_a_round_of_fedda_is_the_mixture_of_aligned_updates():
     vectors = gathered.vectors(align=True)
     expected = fb.aggregate("fedda", vectors.target, vectors.sources, beta=0.25)
     playing = method("fedda", fed, beta=0.25)
-    playing.play(1)
+    playing.run_round(1)
     torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
 
 
@@ -108,14 +108,14 @@ def test_fedavg_counts_every_client_by_its_samples():
     gathered, _ = fed.gather(1, fed.initial)
     expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ gathered.rows
     playing = method("fedavg", fed)
-    playing.play(1)
+    playing.run_round(1)
     torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
 
 
 def test_target_only_asks_no_source():
     fed = federation()
     playing = method("target-only", fed)
-    record = playing.play(1)
+    record = playing.run_round(1)
     assert fed.bytes_down == 4 * fed.blocks.total
     assert record.beta == [0.0, 0.0, 0.0]
     assert record.notes == []
@@ -124,24 +124,24 @@ def test_target_only_asks_no_source():
 def test_init_evidence_keeps_the_first_rounds_weights():
     fed = federation(evidence="init")
     playing = method("fedda-joint", fed)
-    betas = [playing.play(number).beta for number in (1, 2, 3)]
+    betas = [playing.run_round(number).beta for number in (1, 2, 3)]
     assert betas[0] == betas[1] == betas[2]
     path = method("fedda-joint", federation())
-    assert path.play(1).beta == betas[0]
-    assert path.play(2).beta != betas[1]
+    assert path.run_round(1).beta == betas[0]
+    assert path.run_round(2).beta != betas[1]
 
 
 def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
     fed = federation(evidence="init", blocks="model")
     playing = method("fedgp-auto", fed)
-    first, second = playing.play(1), None
+    first, second = playing.run_round(1), None
     before = playing.state.parameters
     gathered, _ = fed.gather(2, playing.state)
     vectors = gathered.vectors(align=True)
     expected = fb.aggregate(
         "fedgp", vectors.target.clone(), vectors.sources.clone(), beta=first.beta
     )
-    second = playing.play(2)
+    second = playing.run_round(2)
     assert second.beta == pytest.approx(first.beta)
     torch.testing.assert_close(playing.state.parameters, before + expected)
 
@@ -150,10 +150,10 @@ def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
 def test_trust_in_a_source_that_is_missing_goes_to_the_target(rule, monkeypatch):
     fed = federation(blobs(sources=2), evidence="init", blocks="model")
     playing = method(rule, fed)
-    first = playing.play(1)
+    first = playing.run_round(1)
     assert sum(first.beta) > 0.1
     monkeypatch.setattr(fed, "present", lambda *_, **__: ([0, 1], {"site 1": "dropped out"}))
-    playing.play(2)
+    playing.run_round(2)
     kept = select(playing.kept, [0])
     assert float(kept.target) == pytest.approx(1 - first.beta[0])
     assert torch.equal(kept.sources, playing.kept.sources[:, :1])
@@ -165,7 +165,7 @@ def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
     alone, _ = fed.gather(1, fed.initial, with_sources=False)
     for match, beta, step in (("fedgp", 0.5, 0.5), ("fedda", 0.25, 0.75), ("auto", 0.5, 1.0)):
         playing = method("target-only-matched", fed, match=match, beta=beta)
-        playing.play(1)
+        playing.run_round(1)
         moved = playing.state.parameters - fed.initial.parameters
         torch.testing.assert_close(moved, step * alone.rows[0], rtol=1e-4, atol=1e-6)
 
@@ -241,7 +241,7 @@ class TestAuto:
     def test_kept_buffers_are_kept_in_every_candidate(self, policy):
         fed = federation(model=Normed(), method="auto", buffers=policy)
         playing = method("auto", fed)
-        playing.play(1)
+        playing.run_round(1)
         mean = "norm.running_mean"
         for state in (playing.led, playing.mixed, *playing.side.states.values()):
             kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
@@ -249,7 +249,7 @@ class TestAuto:
 
     def test_two_candidates_pass_between_all_clients(self):
         fed = federation(blobs(sources=3))
-        method("auto", fed).play(1)
+        method("auto", fed).run_round(1)
         model, noise = 4 * fed.blocks.total, 4 * len(fed.blocks)
         assert fed.bytes_down == (2 * 3 + 2) * model
         assert fed.bytes_up == (3 * 3 + 2) * model + 4 * noise

@@ -12,7 +12,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.mme import TEMPERATURE, CosineModel, MinimaxEntropy
 from fedbridge.methods.unsupervised import entropy, reverse_gradient
-from fedbridge.models import build_model, head_stretches
+from fedbridge.models import build_model, head_slices
 from fedbridge.training.slices import complement
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -54,7 +54,7 @@ def entropy_after(on, doubt, moves):
 
 
 def test_the_head_raises_the_entropy_and_the_features_lower_it(on):
-    head = head_stretches(on.bench.model.model)
+    head = head_slices(on.bench.model.model)
     features = complement(head, on.blocks.total)
     before, raised = entropy_after(on, 10.0, head)
     _, lowered = entropy_after(on, 10.0, features)
@@ -129,7 +129,7 @@ def test_what_is_missing_leaves_the_model_as_it_was(monkeypatch):
     playing = method("mme", on)
     for present, note in (([1, 2], "target"), ([0], "source")):
         monkeypatch.setattr(on, "present", lambda _, there=present: (there, {}))
-        assert note in playing.play(1).notes[0]
+        assert note in playing.run_round(1).notes[0]
     assert playing.state is on.initial
 
 

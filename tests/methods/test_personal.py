@@ -9,7 +9,7 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.federation.method import Record
 from fedbridge.methods.knn_per import blend, vote
-from fedbridge.models import head_stretches
+from fedbridge.models import head_slices
 from fedbridge.training.slices import complement
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -52,14 +52,14 @@ class TestFedProx:
     def test_with_a_huge_penalty_stays_where_it_is(self):
         fed = federation(method="fedprox")
         playing = method("fedprox", fed, penalty=1e12)
-        playing.play(1)
+        playing.run_round(1)
         torch.testing.assert_close(playing.state.parameters, fed.initial.parameters)
 
     def test_clients_stray_less(self):
         def strayed(penalty):
             fed = federation(method="fedprox")
             playing = method("fedprox", fed, penalty=penalty)
-            playing.play(1)
+            playing.run_round(1)
             return float((playing.state.parameters - fed.initial.parameters).norm())
 
         assert strayed(5.0) < strayed(1.0) < strayed(0)
@@ -68,9 +68,9 @@ class TestFedProx:
 class TestFedRep:
     def test_never_sends_its_head(self):
         fed = federation(model="mlp:8", method="fedrep")
-        head = sum(end - start for start, end in head_stretches(fed.bench.model))
+        head = sum(end - start for start, end in head_slices(fed.bench.model))
         assert head == 8 * 3 + 3
-        method("fedrep", fed).play(1)
+        method("fedrep", fed).run_round(1)
         body = 4 * (fed.blocks.total - head)
         assert fed.bytes_up == fed.bytes_down == 4 * body
 
@@ -91,8 +91,8 @@ class TestFedRep:
     def test_shares_the_body_and_keeps_heads_apart(self):
         fed = federation(model="mlp:8", method="fedrep")
         playing = method("fedrep", fed)
-        playing.play(1)
-        (start, end), *_ = head_stretches(fed.bench.model)
+        playing.run_round(1)
+        (start, end), *_ = head_slices(fed.bench.model)
         heads = playing.heads
         assert heads.shape == (4, end - start)
         assert all(not torch.equal(heads[0], other) for other in heads[1:])
@@ -110,7 +110,7 @@ class TestFedRep:
             [b.parameters - h.parameters for b, h in zip(bodies, heads, strict=True)]
         )
         expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ change
-        playing.play(1)
+        playing.run_round(1)
         moved = playing.state.parameters - fed.initial.parameters
         for start, end in body:
             torch.testing.assert_close(moved[start:end], expected[start:end])
@@ -160,7 +160,7 @@ class TestApfl:
 
     def test_its_local_model_never_leaves(self):
         fed = federation(model="mlp:8", method="apfl")
-        method("apfl", fed).play(1)
+        method("apfl", fed).run_round(1)
         assert fed.bytes_up == 4 * 4 * (fed.blocks.total - 1) // 2
 
     def test_the_warm_up_shows_the_model_that_all_clients_train(self):
@@ -235,14 +235,14 @@ class TestKnnPer:
         sent = []
         for name in ("knn-per", "fedavg"):
             fed = federation(model="mlp:8", method=name)
-            method(name, fed).play(1)
+            method(name, fed).run_round(1)
             sent.append((fed.bytes_up, fed.bytes_down))
         assert sent[0] == sent[1]
 
     def test_rows_set_aside_for_validation_have_no_vote(self):
         fed = federation(model="mlp:8", method="knn-per", early_stopping=2)
         playing = method("knn-per", fed)
-        playing.play(1)
+        playing.run_round(1)
         kept = len(fed.target_rows)
         assert float(playing.state.buffers["votes"].sum()) == kept < len(fed.task.target)
         assert bool(torch.isfinite(fed.predict(playing.state, fed.task.test)).all())

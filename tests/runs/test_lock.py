@@ -9,13 +9,13 @@ from small import blobs
 
 import fedbridge as fb
 from fedbridge.base.files import StorageError
-from fedbridge.runs.lock import FILE, BusyFolderError, at_work, is_at_work
+from fedbridge.runs.lock import FILE, BusyFolderError, folder_lock, is_locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedbridge.runs.lock import at_work
-with at_work(Path("work")):
+from fedbridge.runs.lock import folder_lock
+with folder_lock(Path("work")):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -34,25 +34,25 @@ def other_process(tmp_path):
 def test_who_works_is_seen_and_leaves_no_trace(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "file").touch()
-    assert is_at_work(tmp_path / "work") is False
-    with at_work(tmp_path / "work"):
+    assert is_locked(tmp_path / "work") is False
+    with folder_lock(tmp_path / "work"):
         assert (tmp_path / "work" / FILE).exists()
-    assert is_at_work(tmp_path / "work") is False
+    assert is_locked(tmp_path / "work") is False
     assert [file.name for file in (tmp_path / "work").iterdir()] == ["file"]
 
 
 def test_a_folder_that_was_made_for_nothing_goes_away(tmp_path):
-    with pytest.raises(KeyError), at_work(tmp_path / "work"):
+    with pytest.raises(KeyError), folder_lock(tmp_path / "work"):
         raise KeyError
     assert not (tmp_path / "work").exists()
 
 
 def test_another_process_is_seen_until_it_is_killed(tmp_path, other_process):
-    assert is_at_work(tmp_path / "work") is True
+    assert is_locked(tmp_path / "work") is True
     other_process.send_signal(signal.SIGKILL)
     other_process.wait()
     assert (tmp_path / "work" / FILE).exists()
-    assert is_at_work(tmp_path / "work") is False
+    assert is_locked(tmp_path / "work") is False
 
 
 def test_nobody_else_may_work_there(tmp_path, other_process, monkeypatch):
@@ -70,5 +70,5 @@ def test_what_a_dead_process_leaves_is_no_hindrance(tmp_path, other_process):
 
 def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "work").touch()
-    with pytest.raises(StorageError, match="Could not write"), at_work(tmp_path / "work"):
+    with pytest.raises(StorageError, match="Could not write"), folder_lock(tmp_path / "work"):
         pass

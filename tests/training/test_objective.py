@@ -19,17 +19,17 @@ def change_of(fed, **job):
 class Shrink(Objective):
     """Half the squared length of the parameters, with no look at any row."""
 
-    def __call__(self, desk):
-        desk.told["length"] = desk.flat.detach().norm()
-        return desk.flat.square().sum() / 2
+    def __call__(self, context):
+        context.told["length"] = context.flat.detach().norm()
+        return context.flat.square().sum() / 2
 
 
 @dataclass(frozen=True)
 class SeesBeside(Objective):
-    def __call__(self, desk):
-        desk.told["sums"] = torch.stack([batch.x.sum() for batch in desk.beside])
-        desk.told["count"] = torch.tensor(len(desk.beside))
-        return desk.module(desk.own.x).square().sum()
+    def __call__(self, context):
+        context.told["sums"] = torch.stack([batch.x.sum() for batch in context.beside])
+        context.told["count"] = torch.tensor(len(context.beside))
+        return context.module(context.own.x).square().sum()
 
 
 def test_a_loss_may_depend_on_the_parameters_directly():

@@ -1,4 +1,4 @@
-"""Stretches of a vector and where a model's head lies in it."""
+"""Slices of a vector and where a model's head lies in it."""
 
 import pytest
 import torch
@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from small import blobs
 
 from fedbridge.core.blocks import parameter_vector
-from fedbridge.models import build_model, head_stretches
+from fedbridge.models import build_model, head_slices
 from fedbridge.training.slices import complement, entries, overwrite, put
 
 
 @st.composite
-def stretches(draw):
+def slices(draw):
     cuts = sorted(draw(st.sets(st.integers(0, 20), max_size=8)))
     return tuple(zip(cuts[::2], cuts[1::2], strict=False))
 
 
-@given(stretches())
+@given(slices())
 def test_a_vector_is_its_stretches_and_the_others(some):
     covered = torch.zeros(20)
     for start, end in (*some, *complement(some, 20)):
@@ -31,7 +31,7 @@ def test_overwriting_touches_the_stretches_alone():
     assert vector.tolist() == [[0, 1, 0, 3, 4]] * 2
 
 
-@given(stretches().filter(bool))
+@given(slices().filter(bool))
 def test_entries_are_put_back_where_they_were(some):
     vector, blank = torch.arange(1.0, 21.0), torch.zeros(20)
     put(blank, entries(vector, some), some)
@@ -47,5 +47,5 @@ def test_the_head_is_where_its_parameters_are(name):
         for parameter in model.head.parameters():
             parameter += 1
     changed = (parameter_vector(model) != before).nonzero().flatten().tolist()
-    expected = [k for start, end in head_stretches(model) for k in range(start, end)]
+    expected = [k for start, end in head_slices(model) for k in range(start, end)]
     assert changed == expected

@@ -18,7 +18,7 @@ from fedbridge.base.files import to_json
 from fedbridge.cli.main import main
 from fedbridge.cli.watch import keep_looking
 from fedbridge.cli.watch_view import view
-from fedbridge.runs.lock import FILE, at_work
+from fedbridge.runs.lock import FILE, folder_lock
 from fedbridge.workflows.compare import Setting, compare
 from fedbridge.workflows.watch import CellState, WatchError, look, seconds_left
 
@@ -230,7 +230,7 @@ class TestCommand:
         assert not list(states)
 
     def test_one_that_is_about_to_start_is_waited_for(self, tmp_path):
-        with at_work(tmp_path / "run"):
+        with folder_lock(tmp_path / "run"):
             watched = look(tmp_path / "run")
         assert watched.state == "starting"
         assert not watched.is_over

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.needs import Need
     from fedbridge.federation.settings import Settings
     from fedbridge.training.objective import Objective
-    from fedbridge.training.slices import Stretches
+    from fedbridge.training.slices import Slices
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 
@@ -100,7 +100,7 @@ class Federation:
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
         self.begin_round()
-        self.stays: Stretches = ()
+        self.stays: Slices = ()
         self.buffers_stay: frozenset[str] = frozenset()
 
     @property
@@ -192,7 +192,7 @@ class Federation:
         objective: Objective = SUPERVISED,
         beside: tuple[int, ...] = (),
         anchor: int | None = None,
-        moves: Stretches | None = None,
+        moves: Slices | None = None,
     ) -> Job:
         """A piece of work for one client, starting from a state that is (to be) in a slot.
 
@@ -398,7 +398,7 @@ class Federation:
     def count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
         """What would cross a network: one model down per client, vectors and statistics up.
 
-        A method says which stretches of the vector (``stays``) and which buffers never leave a
+        A method says which slices of the vector (``stays``) and which buffers never leave a
         site (``buffers_stay``).
         """
         vector = 4 * (self.blocks.total - sum(end - start for start, end in self.stays))

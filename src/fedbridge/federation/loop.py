@@ -25,7 +25,7 @@ from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
 from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
-from fedbridge.runs.lock import at_work
+from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import summarise
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.state import State
@@ -128,7 +128,7 @@ class Run:
         if folder is None:
             return self._go(None, resume=resume)
         folder.refuse_other_files()
-        with at_work(folder.path):
+        with folder_lock(folder.path):
             return self._go(folder, resume=resume)
 
     def _go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
@@ -150,7 +150,7 @@ class Run:
         begun = time.perf_counter()
         nothing_to_play = first > self.rounds or self._stopped_early()
         if not nothing_to_play:
-            self._play_all(first, federation, player, folder)
+            self._run_all(first, federation, player, folder)
         result = player.state if self.best_state is None else self.best_state
         delivered = player.deliver(blank, result)
         finished = self._finished(folder) if nothing_to_play else None
@@ -214,20 +214,20 @@ class Run:
         played = sum(line["round"] >= 1 for line in self.history)
         return summary if summary is not None and summary["rounds"] == played else None
 
-    def _play_all(
+    def _run_all(
         self, first: int, federation: Federation, player: Method, folder: RunFolder | None
     ) -> None:
         try:
             slots, rows = player.room()
             federation.open(slots=slots, rows=rows)
             for number in range(first, self.rounds + 1):
-                self._play(number, federation, player, folder)
+                self._run_round(number, federation, player, folder)
                 if self._stopped_early():
                     break
         finally:
             federation.close()
 
-    def _play(
+    def _run_round(
         self, round: int, federation: Federation, player: Method, folder: RunFolder | None
     ) -> None:
         federation.begin_round()
@@ -240,7 +240,7 @@ class Run:
         else:
             if round == 1:
                 player.begin(player.state)
-            record = player.play(round)
+            record = player.run_round(round)
         line = self._line(round, federation, player.state, record)
         self.history.append(line)
         if not warm and self._watch(line):

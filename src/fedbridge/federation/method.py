@@ -137,7 +137,7 @@ class Method(ABC):
                 setattr(self, name, state)
 
     @abstractmethod
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """One round; ``self.state`` is the target's model afterwards."""
 
     def memory(self) -> dict[str, Tensor]:

@@ -33,9 +33,9 @@ from fedbridge.flower.messages import (
 )
 from fedbridge.flower.named_arrays import Layout
 from fedbridge.flower.privacy import privacy_in
-from fedbridge.flower.run_spec import OrderError, Orders, job_of_json, read
+from fedbridge.flower.run_spec import RequestError, RunSpec, job_of_json, read
 from fedbridge.flower.site import Delivery, SiteWorker
-from fedbridge.flower.site_memory import Memory, default_folder
+from fedbridge.flower.site_memory import SiteMemory, default_folder
 from fedbridge.training.job import ClientResult, Outcome
 from fedbridge.training.target_side import News
 
@@ -95,9 +95,9 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         worker, work = _worker(message, context, loading, model)
         jobs = [job_of_json(job) for job in work["jobs"]]
         states = _states(message, worker.layout)
-        done = worker.train(int(work["round"]), jobs, states, work["settled"])
+        done = worker.train(int(work["round"]), jobs, states, work["decided"])
         site = worker.site
-        about = {"note": done.note, "home-failure": done.target_failure, "epsilon": done.epsilon}
+        about = {"note": done.note, "target-failure": done.target_failure, "epsilon": done.epsilon}
         return Message(train_reply(site.name, site.role, done.deliveries, about), reply_to=message)
 
     @app.evaluate()
@@ -108,10 +108,12 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         worker, work = _worker(message, context, loading, model)
         site = worker.site
         if site.test is None:
-            raise OrderError(f"Expected to measure models at the target, but this is {site.name}.")
+            raise RequestError(
+                f"Expected to measure models at the target, but this is {site.name}."
+            )
         number, chosen, facts = int(work["round"]), None, None
-        if "settle" in work:
-            decision = worker.decide(number, _news(message, work["settle"]))
+        if "decide" in work:
+            decision = worker.decide(number, _news(message, work["decide"]))
             assert decision.state is not None
             assert decision.evaluation is not None
             chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
@@ -133,13 +135,13 @@ def discreet(handle: Handler) -> Handler:
     """Keep what went wrong at the site: an error's text may quote rows.
 
     Flower would send it to the coordinator. That only learns the kind of error, unless it is
-    about the coordinator's own orders.
+    about what the coordinator itself asks.
     """
 
     def handled(message: Message, context: Context) -> Message:
         try:
             return handle(message, context)
-        except OrderError:
+        except RequestError:
             raise
         except Exception as error:
             log.exception("a message could not be answered")
@@ -255,7 +257,7 @@ def _sketch(message: Message, model: nn.Module) -> Sketch | None:
     work = read(message.content.config_records["config"]["work"])
     if work["jobs"][0]["plan"]["noise"] != "sketch":
         return None
-    settings = Orders.of_json(work["orders"]).run_settings()
+    settings = RunSpec.of_json(work["spec"]).run_settings()
     return Sketch(Blocks.of_model(model), size=settings.sketch_size)
 
 
@@ -263,11 +265,11 @@ def _worker(
     message: Message, context: Context, load: Loader, model: ModelMaker | None
 ) -> tuple[SiteWorker, dict[str, Any]]:
     work = read(message.content.config_records["config"]["work"])
-    orders = Orders.of_json(work["orders"])
+    spec = RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
-    memory = Memory(_folder(context, site.name), orders.run, site.name)
-    worker = SiteWorker(site, orders, memory, model=model, privacy=privacy, budget=budget)
+    memory = SiteMemory(_folder(context, site.name), spec.run, site.name)
+    worker = SiteWorker(site, spec, memory, model=model, privacy=privacy, budget=budget)
     return worker, work
 
 

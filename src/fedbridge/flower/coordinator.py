@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from torch import Tensor
 
-    from fedbridge.flower.membership import Roll
-    from fedbridge.flower.run_spec import Orders
-    from fedbridge.flower.transport import Courier
+    from fedbridge.flower.membership import Membership
+    from fedbridge.flower.run_spec import RunSpec
+    from fedbridge.flower.transport import Transport
     from fedbridge.training.job import ClientResult, Job
     from fedbridge.training.state import State
     from fedbridge.training.target_side import News
@@ -73,9 +73,9 @@ class FlowerEngine:
 
     Args:
         bench: the model and what is known of the task; no row is in it.
-        courier: carries messages.
-        roll: who is there.
-        orders: what is the same for all sites and rounds.
+        transport: carries messages.
+        membership: who is there.
+        spec: what is the same for all sites and rounds.
         wait: seconds that a missing target has to come back.
         norm_bound: longest update that is believed; None for any.
         norm_ratio: the same as a multiple of the round's median.
@@ -86,20 +86,20 @@ class FlowerEngine:
     def __init__(
         self,
         bench: Workbench,
-        courier: Courier,
-        roll: Roll,
-        orders: Orders,
+        transport: Transport,
+        membership: Membership,
+        spec: RunSpec,
         *,
         wait: float,
         norm_bound: float | None = None,
         norm_ratio: float | None = None,
         own_training: bool = False,
     ) -> None:
-        self.courier, self.roll, self.orders, self.wait = courier, roll, orders, wait
+        self.transport, self.membership, self.spec, self.wait = transport, membership, spec, wait
         self.norm_bound, self.norm_ratio, self.own_training = norm_bound, norm_ratio, own_training
         self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
         self._buffers = buffer_copies(bench.model)
-        self._settings = orders.run_settings()
+        self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed = 0
 
@@ -123,14 +123,14 @@ class FlowerEngine:
         decided: int | None = None,
     ) -> Answer[Finished]:
         """Run all jobs; those of a site that is gone, fails or sends nonsense say so."""
-        names = self.orders.sites
+        names = self.spec.sites
         asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
         models = self._models(jobs, starts)
         contents = {
             name: RecordDict(
                 {
                     **models,
-                    "config": self._config(round, jobs=jobs_to_json(theirs), settled=decided),
+                    "config": self._config(round, jobs=jobs_to_json(theirs), decided=decided),
                 }
             )
             for name, theirs in asked.items()
@@ -149,7 +149,7 @@ class FlowerEngine:
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Tell the target what the round's mixture is and let it choose."""
-        told = RecordDict({"config": self._config(round, settle=dict(news.facts))})
+        told = RecordDict({"config": self._config(round, decide=dict(news.facts))})
         if news.tensors:
             told["news"] = arrays(news.tensors)
 
@@ -171,14 +171,14 @@ class FlowerEngine:
 
     def _answer(self, value: T, facts: Mapping[str, Any] | None = None) -> Answer[T]:
         """A value with all that happened on the network since the last one."""
-        traffic = Traffic(self.courier.up, self.courier.down)
-        self.courier.up = self.courier.down = 0
+        traffic = Traffic(self.transport.up, self.transport.down)
+        self.transport.up = self.transport.down = 0
         notes, self._notes = self._notes, []
         return Answer(value, notes, facts or {}, traffic)
 
     def _config(self, round: int, **work: Any) -> ConfigRecord:
-        """Orders as a record."""
-        text = to_json({"orders": self.orders.to_json(), "round": round, **work})
+        """The run spec and what is asked, as a record."""
+        text = to_json({"spec": self.spec.to_json(), "round": round, **work})
         return ConfigRecord({"server-round": round, "work": text})
 
     def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
@@ -194,8 +194,10 @@ class FlowerEngine:
     ) -> dict[str, RecordDict | NoAnswer]:
         """One message to each of these sites, and what came back."""
         self._meet(contents)
-        there = {name: self.roll.nodes[name] for name in contents if name in self.roll.nodes}
-        found = self.courier.ask(
+        there = {
+            name: self.membership.nodes[name] for name in contents if name in self.membership.nodes
+        }
+        found = self.transport.ask(
             MessageType.TRAIN,
             {node: contents[name] for name, node in there.items()},
             str(round),
@@ -204,25 +206,25 @@ class FlowerEngine:
         answers = {n: found[there[n]] if n in there else absent for n in contents}
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
-                self.roll.lose(name, silent=answer.silent)
-        self._count_misses(answers.get(self.orders.target))
+                self.membership.lose(name, silent=answer.silent)
+        self._count_misses(answers.get(self.spec.target))
         return answers
 
     def _ask_target(
         self, round: int, content: RecordDict, read: Callable[[RecordDict], T]
     ) -> T | None:
         """What the target answers, read and checked; None, and a note, if that is nothing."""
-        target = self.orders.target
+        target = self.spec.target
         self._meet([target])
-        if target not in self.roll.nodes:
+        if target not in self.membership.nodes:
             self._notes.append(f"{target} is not connected: its model was not measured")
             return None
-        node = self.roll.nodes[target]
-        answer = self.courier.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+        node = self.membership.nodes[target]
+        answer = self.transport.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
         if isinstance(answer, NoAnswer):
             self._notes.append(f"{target} did not measure its model: {answer.reason}")
             if answer.lost:
-                self.roll.lose(target, silent=answer.silent)
+                self.membership.lose(target, silent=answer.silent)
             return None
         try:
             check_fields(answer)
@@ -233,12 +235,12 @@ class FlowerEngine:
 
     def _meet(self, names: Sequence[str] | Mapping[str, object]) -> None:
         """See who is there; the target is given time to come back."""
-        self.roll.refresh()
-        target = self.orders.target
-        if target in names and target not in self.roll.nodes:
-            self.roll.wait_for(target, self.wait)
-        self._notes += self.roll.notes
-        self.roll.notes = []
+        self.membership.refresh()
+        target = self.spec.target
+        if target in names and target not in self.membership.nodes:
+            self.membership.wait_for(target, self.wait)
+        self._notes += self.membership.notes
+        self.membership.notes = []
 
     def _count_misses(self, answer: RecordDict | NoAnswer | None) -> None:
         if answer is None:
@@ -246,7 +248,7 @@ class FlowerEngine:
         self._missed = self._missed + 1 if isinstance(answer, NoAnswer) and answer.lost else 0
         if self._missed >= PATIENCE:
             raise TargetGoneError(
-                f"Expected the target {self.orders.target!r} to take part, but it has been silent "
+                f"Expected the target {self.spec.target!r} to take part, but it has been silent "
                 f"for {PATIENCE} rounds. Everything up to then is kept: start its node again and "
                 f"resume the run."
             )
@@ -268,7 +270,7 @@ class FlowerEngine:
         facts: dict[str, Any],
     ) -> list[ClientResult] | Outcome:
         """A site's results, looked at before anybody computes with them; or why there are none."""
-        samples = self.roll.cards[name].samples if name in self.roll.cards else 1
+        samples = self.membership.cards[name].samples if name in self.membership.cards else 1
         if isinstance(answer, NoAnswer):
             return Outcome(samples, failure=answer.reason, lost=answer.lost)
         try:
@@ -284,7 +286,7 @@ class FlowerEngine:
                 self._notes.append(f"{name} {printable(note)}")
             results = []
             for k, job in enumerate(jobs):
-                result = read_result(answer, k, self.orders.encoding, self.blocks.total)
+                result = read_result(answer, k, self.spec.encoding, self.blocks.total)
                 if result is None:
                     return Outcome(samples, failure=printable(about.get("failure")))
                 complaint = screen_update(result, self._expected(job, samples), self.norm_bound)
@@ -331,23 +333,23 @@ class FlowerEngine:
         }
         outcomes = []
         for row, job in enumerate(jobs):
-            found = results[self.orders.sites[job.client]]
+            found = results[self.spec.sites[job.client]]
             if isinstance(found, Outcome):
                 outcomes.append(found)
                 continue
-            result = next(waiting[self.orders.sites[job.client]])
+            result = next(waiting[self.spec.sites[job.client]])
             vectors[row].copy_(result.vector)
             outcomes.append(result.outcome)
         return outcomes
 
     def _alone(self, answers: Mapping[str, RecordDict | NoAnswer], results: Results) -> Outcome:
         """Whether the target could train at all."""
-        target = self.orders.target
+        target = self.spec.target
         found, answer = results.get(target), answers.get(target)
         if isinstance(found, Outcome):
             return found
         if isinstance(answer, RecordDict):
-            failure = answer.config_records.get(SITE, ConfigRecord()).get("home-failure")
+            failure = answer.config_records.get(SITE, ConfigRecord()).get("target-failure")
             if failure:
                 return Outcome(0, failure=printable(failure))
         return Outcome(0)

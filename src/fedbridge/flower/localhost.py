@@ -19,7 +19,7 @@ from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
-from fedbridge.flower.cluster.cluster import Operation, Simulation
+from fedbridge.flower.cluster.cluster import Cluster, Simulation
 from fedbridge.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.server import app_files, strategy_of
@@ -96,16 +96,16 @@ class Rehearsal:
     def play(self, follow: Callable[[object], object]) -> None:
         """Start Flower, run the app, end Flower."""
         app = self.app()
-        with self.operation() as operation:
-            operation.start()
-            state = operation.run_app(app, on_tick=follow)
+        with self.cluster() as cluster:
+            cluster.start()
+            state = cluster.run_app(app, on_tick=follow)
             if state.status != "completed":
                 raise FlowerRunError(
                     f"Expected the run to be completed, but it {state.status}: "
-                    f"{reason_in(state.details, operation.log('server-app'))}"
+                    f"{reason_in(state.details, cluster.log('server-app'))}"
                 )
 
-    def operation(self, *, secure: bool = True) -> Operation:
+    def cluster(self, *, secure: bool = True) -> Cluster:
         """Flower's processes, with a file of its own for every site."""
         nodes: dict[str, dict[str, ConfigValue]] = {}
         for k, site in enumerate(sites_of(self.task)):
@@ -115,7 +115,7 @@ class Rehearsal:
             nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
         folder = self.folder / "flower"
         if self.engine == "flower":
-            return Operation(folder, nodes, secure=secure)
+            return Cluster(folder, nodes, secure=secure)
         return Simulation(folder, len(nodes))
 
     def app(self, *, secure: bool = True) -> Path:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.data.task import Site
-    from fedbridge.flower.transport import Courier
+    from fedbridge.flower.transport import Transport
 
 HELLO = MessageType.QUERY
 POLL_SECONDS = 0.5
@@ -36,7 +36,7 @@ LONGEST_NAME = 100
 MOST = 10**9
 
 
-class RollError(FedbridgeError):
+class MembershipError(FedbridgeError):
     """The sites that are there do not make this federation."""
 
 
@@ -59,7 +59,7 @@ class Card:
         return self.input_shape, self.n_classes, self.outputs, self.class_names
 
 
-class Roll:
+class Membership:
     """The sites of a federation and the nodes that speak for them.
 
     Attributes:
@@ -71,9 +71,14 @@ class Roll:
     """
 
     def __init__(
-        self, courier: Courier, target: str | None, sources: Sequence[str] | None, *, secure: bool
+        self,
+        transport: Transport,
+        target: str | None,
+        sources: Sequence[str] | None,
+        *,
+        secure: bool,
     ) -> None:
-        self.courier, self.target, self.secure = courier, target, secure
+        self.transport, self.target, self.secure = transport, target, secure
         self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
         self.cards: dict[str, Card] = {}
         self.nodes: dict[str, int] = {}
@@ -88,7 +93,7 @@ class Roll:
         """Wait until all sites that are named (or enough of them) are there.
 
         Raises:
-            RollError: the target or every source is still missing when time is up.
+            MembershipError: the target or every source is still missing when time is up.
         """
         deadline = time.monotonic() + wait
         while not self._complete(least) and time.monotonic() < deadline:
@@ -98,7 +103,7 @@ class Roll:
         partners = [name for name in self.nodes if name != self.target]
         if self.target not in self.nodes or not partners:
             said = f" {' '.join(self.notes)}" if self.notes else ""
-            raise RollError(
+            raise MembershipError(
                 f"Expected the target{_named(self.target)} and at least one source within {wait:g} "
                 f"seconds, but only {', '.join(self.nodes) or 'nobody'} came: start their nodes "
                 f"and run again.{said}"
@@ -111,7 +116,7 @@ class Roll:
 
         A node that was refused is asked again when it has been started again.
         """
-        nodes = [*self.courier.grid.get_nodes()]
+        nodes = [*self.transport.grid.get_nodes()]
         there = {node.node_id: node.name for node in nodes}
         self._activated = {node.node_id: node.last_activated_at for node in nodes}
         self._next = {name: node for name, node in self._next.items() if node in there}
@@ -127,7 +132,7 @@ class Roll:
             return
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
         questions = dict.fromkeys(strangers, question)
-        answers = self.courier.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
+        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
         for node, answer in answers.items():
             try:
                 self._admit(node, there[node], answer)
@@ -168,7 +173,7 @@ class Roll:
         own = self.cards[self.target]
         for card in self.cards.values():
             if card.kind != own.kind:
-                raise RollError(
+                raise MembershipError(
                     f"Expected all sites to have samples and labels alike, but {own.name!r} has "
                     f"{_described(own)} and {card.name!r} has {_described(card)}."
                 )

@@ -34,7 +34,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "note",
         "epsilon",
         "failure",
-        "home-failure",
+        "target-failure",
         "input-shape",
         "class-names",
         "version",

@@ -25,7 +25,7 @@ what it was added to.
 **What was spent.** Every protected message is one more look at the same rows, whoever asks for it
 and why: a round that is played again, another run, a coordinator that wants to average the noise
 away. So the site itself counts, in a file that no message can reset, and may stop answering at a
-budget (``Ledger``).
+budget (``PrivacyBudget``).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def protect(
 
 def release(
     jobs: Sequence[Job],
-    works: Sequence[ClientResult],
+    results: Sequence[ClientResult],
     privacy: LocalPrivacy,
     blocks: Blocks,
     generator: torch.Generator | None = None,
@@ -152,19 +152,19 @@ def release(
 
     Args:
         jobs: what the site was asked to do in this round.
-        works: what came of it.
+        results: what came of it.
         privacy: how to protect it.
         blocks: the vectors' blocks.
         generator: see ``protect``.
     """
     vectors = [
-        work.vector if work.outcome.failure is None else torch.zeros_like(work.vector)
-        for work in works
+        result.vector if result.outcome.failure is None else torch.zeros_like(result.vector)
+        for result in results
     ]
     protected = protect(vectors, privacy, generator)
     return [
-        ClientResult(_public(job, work.outcome.samples, privacy, blocks), vector)
-        for job, work, vector in zip(jobs, works, protected, strict=True)
+        ClientResult(_public(job, result.outcome.samples, privacy, blocks), vector)
+        for job, result, vector in zip(jobs, results, protected, strict=True)
     ]
 
 
@@ -173,7 +173,7 @@ def epsilon(privacy: LocalPrivacy, rounds: int, releases_per_round: int = 1) -> 
 
     Counted by Opacus' accountant (Rényi differential privacy), with a noise of ``z/2`` times the
     sensitivity ``2C``. Warm-up rounds and rounds that were asked for again count as well: what a
-    site has really sent is in its ``Ledger``.
+    site has really sent is in its ``PrivacyBudget``.
 
     Args:
         privacy: how the site protects its messages.
@@ -267,7 +267,7 @@ class PrivacySpentError(FedbridgeError):
     """One more message would cost more privacy than the site is ready to give."""
 
 
-class Ledger:
+class PrivacyBudget:
     """The protected messages of one site, by the size of their noise.
 
     Args:

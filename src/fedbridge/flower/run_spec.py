@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class OrderError(FedbridgeError):
+class RequestError(FedbridgeError):
     """A message that asks for something that a site does not do."""
 
 
 @dataclass(frozen=True)
-class Orders:
+class RunSpec:
     """What is the same for all sites and rounds of a run.
 
     Attributes:
@@ -60,13 +60,13 @@ class Orders:
         return asdict(self)
 
     @classmethod
-    def of_json(cls, about: Mapping[str, Any]) -> Orders:
+    def of_json(cls, about: Mapping[str, Any]) -> RunSpec:
         """What ``to_json`` gave."""
         try:
             known = {field.name: about[field.name] for field in fields(cls)}
             return cls(**{**known, "sources": tuple(map(str, known["sources"]))})
         except (KeyError, TypeError) as error:
-            raise OrderError(f"Expected complete orders, but got {error}.") from error
+            raise RequestError(f"Expected a complete run spec, but got {error}.") from error
 
     def run_settings(self) -> Settings:
         """The options of the run, for one process on a CPU."""
@@ -80,7 +80,7 @@ def jobs_to_json(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     records = []
     for job in jobs:
         if job.rows is not None or job.beside:
-            raise OrderError(
+            raise RequestError(
                 "Expected jobs on all rows of one site, but a method wants rows that only the "
                 "site knows: it does not run over a network."
             )
@@ -103,10 +103,10 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
     """One job, checked."""
     try:
         if record["kind"] not in ("train", "probe"):
-            raise OrderError(f"Expected a job to train or to probe, but got {record['kind']!r}.")
+            raise RequestError(f"Expected a job to train or to probe, but got {record['kind']!r}.")
         plan = dict(record["plan"])
         if plan["noise"] not in ("none", "size", "sketch"):
-            raise OrderError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
+            raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
         if plan["class_weights"] is not None:
             plan["class_weights"] = tuple(map(float, plan["class_weights"]))
         moves = record["moves"]
@@ -122,7 +122,7 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             moves=None if moves is None else tuple((int(a), int(b)) for a, b in moves),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise OrderError(f"Expected a complete job, but got {error!r}.") from error
+        raise RequestError(f"Expected a complete job, but got {error!r}.") from error
 
 
 def read(text: object) -> dict[str, Any]:
@@ -130,9 +130,9 @@ def read(text: object) -> dict[str, Any]:
     try:
         content = json.loads(str(text))
     except ValueError as error:
-        raise OrderError(f"Expected JSON in the message, but got {error}.") from error
+        raise RequestError(f"Expected JSON in the message, but got {error}.") from error
     if not isinstance(content, dict):
-        raise OrderError("Expected a JSON object in the message, but got something else.")
+        raise RequestError("Expected a JSON object in the message, but got something else.")
     return content
 
 
@@ -141,7 +141,7 @@ def _objective_to_json(objective: Objective) -> dict[str, float]:
         return {}
     if type(objective) is Proximal:
         return {"penalty": objective.penalty}
-    raise OrderError(
+    raise RequestError(
         f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
         f"does not run over a network."
     )

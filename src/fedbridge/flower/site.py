@@ -1,4 +1,4 @@
-"""What a site does with a coordinator's orders: the same work as in a local run, on its own rows.
+"""What a site does with what a coordinator asks: the same work as in a local run, on its own rows.
 
 A site sees the federation as everybody does, except that only its own rows are there. Nothing here
 knows how messages travel.
@@ -22,8 +22,8 @@ from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.messages import public_reason
 from fedbridge.flower.named_arrays import Layout
-from fedbridge.flower.privacy import Ledger, release
-from fedbridge.flower.run_spec import OrderError, Orders
+from fedbridge.flower.privacy import PrivacyBudget, release
+from fedbridge.flower.run_spec import RequestError, RunSpec
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.folder import FORMAT, RunFolder
 from fedbridge.training.job import TARGET, ClientResult
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from fedbridge.data.site_package import LocalSite
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.flower.privacy import LocalPrivacy
-    from fedbridge.flower.site_memory import Memory
+    from fedbridge.flower.site_memory import SiteMemory
     from fedbridge.training.job import Job
     from fedbridge.training.state import State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 log = logging.getLogger("fedbridge")
 
-LEDGER = "privacy.json"
+SPENDING = "privacy.json"
 MODEL = "model"
 """Folder of the target's model, at the target: ``fedbridge predict`` reads it."""
 
@@ -66,7 +66,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class SiteRound:
-    """A site's answer to the orders of a round.
+    """A site's answer to what is asked of it in a round.
 
     Attributes:
         deliveries: one per job.
@@ -87,32 +87,32 @@ class SiteWorker:
     def __init__(
         self,
         site: LocalSite,
-        orders: Orders,
-        memory: Memory,
+        spec: RunSpec,
+        memory: SiteMemory,
         *,
         model: Callable[[], nn.Module] | None = None,
         privacy: LocalPrivacy | None = None,
         budget: float | None = None,
     ) -> None:
         """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs."""
-        if site.name not in orders.sites:
-            raise OrderError(
-                f"Expected orders for the sites {', '.join(orders.sites)}, but this is "
+        if site.name not in spec.sites:
+            raise RequestError(
+                f"Expected work for the sites {', '.join(spec.sites)}, but this is "
                 f"{site.name!r}: the coordinator and the site must agree on names."
             )
-        self.site, self.orders, self.memory = site, orders, memory
+        self.site, self.spec, self.memory = site, spec, memory
         self.privacy, self.budget = privacy, budget
-        self.client = orders.sites.index(site.name)
+        self.client = spec.sites.index(site.name)
         if (self.client == TARGET) != (site.role == "target"):
-            raise OrderError(
+            raise RequestError(
                 f"Expected {site.name!r} to be a {site.role}, but the coordinator takes it for "
                 f"the {'target' if self.client == TARGET else 'source'}."
             )
-        task = own_view(site, orders)
-        built = build_model(_built_in(orders.model), task) if model is None else model()
+        task = own_view(site, spec)
+        built = build_model(_built_in(spec.model), task) if model is None else model()
         self.model = built
         self.layout = Layout.of_model(built)
-        self.federation = Federation(task, built, orders.run_settings(), orders.seed)
+        self.federation = Federation(task, built, spec.run_settings(), spec.seed)
 
     def train(
         self, round: int, jobs: Sequence[Job], states: Sequence[State], decided: int | None = None
@@ -122,9 +122,9 @@ class SiteWorker:
         ``decided`` is the last round that the coordinator knows the target to have decided.
         """
         if not jobs or any(job.client != self.client for job in jobs):
-            raise OrderError(f"Expected jobs for site {self.site.name!r}, but got others.")
+            raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
         mine = [self._completed(job, states) for job in jobs]
-        ledger = Ledger(self.memory.root / LEDGER)
+        spending = PrivacyBudget(self.memory.root / SPENDING)
         side, note = self._side(round, states, decided)
         trainings = [] if side is None else side.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
@@ -134,14 +134,14 @@ class SiteWorker:
         done = [
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
-        works, beside = done[: len(jobs)], done[len(jobs) :]
-        for work in works:
-            if work.outcome.failure is not None:
-                log.warning("round %d: %s", round, work.outcome.failure)
+        results, beside = done[: len(jobs)], done[len(jobs) :]
+        for result in results:
+            if result.outcome.failure is not None:
+                log.warning("round %d: %s", round, result.outcome.failure)
         if self.privacy is not None:
-            ledger.spend(self.privacy, self.budget)
-            works = release(mine, works, self.privacy, self.federation.blocks)
-        deliveries = self._encoded(round, mine, works)
+            spending.spend(self.privacy, self.budget)
+            results = release(mine, results, self.privacy, self.federation.blocks)
+        deliveries = self._encoded(round, mine, results)
         failure = None
         if side is not None:
             side.trained([delivery.result for delivery in deliveries], beside)
@@ -150,14 +150,14 @@ class SiteWorker:
             failure = None if stopped is None else public_reason(stopped)
         if self.privacy is None:
             return SiteRound(deliveries, failure, note)
-        return SiteRound(deliveries, None, note, ledger.epsilon(self.privacy.delta))
+        return SiteRound(deliveries, None, note, spending.epsilon(self.privacy.delta))
 
     def decide(self, round: int, news: News) -> Decision:
         """Let the target's side decide, and measure what it chose."""
         side = self._make_side()
         waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
         if side is None or waiting is None or waiting.round != round:
-            raise OrderError(
+            raise RequestError(
                 f"Expected to have trained in round {round} before it is decided, but nothing "
                 f"of it is remembered here."
             )
@@ -177,12 +177,12 @@ class SiteWorker:
         load_parameter_vector(self.model, state.parameters)
         if state.buffers:
             load_buffers(self.model, state.buffers)
-        keep_model(self.memory.root, self.site, self.orders, self.model, evaluation)
+        keep_model(self.memory.root, self.site, self.spec, self.model, evaluation)
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
         if not (0 <= job.slot < len(states)) or (job.anchor or 0) >= len(states):
-            raise OrderError(f"Expected a job on one of {len(states)} models, but got another.")
+            raise RequestError(f"Expected a job on one of {len(states)} models, but got another.")
         plan = job.plan
         if self.federation.settings.class_weights is not None:
             own = self.federation.plan(self.client, 1)
@@ -193,8 +193,8 @@ class SiteWorker:
     def _make_side(self) -> TargetSide | None:
         if self.client != TARGET:
             return None
-        kind = methods.class_of(self.orders.method)
-        return kind.target_side(self.federation, self.orders.options)
+        kind = methods.class_of(self.spec.method)
+        return kind.target_side(self.federation, self.spec.options)
 
     def _side(
         self, round: int, states: Sequence[State], decided: int | None
@@ -219,28 +219,28 @@ class SiteWorker:
         return side, note
 
     def _encoded(
-        self, round: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+        self, round: int, jobs: Sequence[Job], results: Sequence[ClientResult]
     ) -> list[Delivery]:
         """Vectors as they travel; the site goes on with what the coordinator will see of them."""
-        feedback = Feedback(self.orders.encoding)
+        feedback = Feedback(self.spec.encoding)
         past = self.memory.load(ROUNDING, before=round + 1)
         if past is not None:
             feedback.remember(past.tensors)
         deliveries = []
-        for job, work in zip(jobs, works, strict=True):
-            if work.outcome.failure is not None:
-                deliveries.append(Delivery(work, {}))
+        for job, result in zip(jobs, results, strict=True):
+            if result.outcome.failure is not None:
+                deliveries.append(Delivery(result, {}))
                 continue
             key = f"{job.kind} {job.slot}"
-            sent = feedback.encode(key, round, work.vector)
-            deliveries.append(Delivery(ClientResult(work.outcome, sent.decoded), sent.tensors))
+            sent = feedback.encode(key, round, result.vector)
+            deliveries.append(Delivery(ClientResult(result.outcome, sent.decoded), sent.tensors))
         kept = feedback.memory()
         if kept:
             self.memory.save(ROUNDING, round, kept, {})
         return deliveries
 
 
-def own_view(site: LocalSite, orders: Orders) -> DistantTask:
+def own_view(site: LocalSite, spec: RunSpec) -> DistantTask:
     """The task as one site sees it: its own rows, and the names of the others."""
     shape = tuple(site.train.x.shape[1:])
     outputs = 1 if site.train.y.ndim == 1 else int(site.train.y.shape[1])
@@ -249,12 +249,12 @@ def own_view(site: LocalSite, orders: Orders) -> DistantTask:
         return distant_site(name, 0, shape, n_classes=site.n_classes, outputs=outputs)
 
     known = {site.name: site.train}
-    target = known.get(orders.target) or elsewhere(orders.target)
+    target = known.get(spec.target) or elsewhere(spec.target)
     return DistantTask(
         name="federation",
-        sources=tuple(known.get(name) or elsewhere(name) for name in orders.sources),
+        sources=tuple(known.get(name) or elsewhere(name) for name in spec.sources),
         target=target,
-        test=elsewhere(f"{orders.target} (test)") if site.test is None else site.test,
+        test=elsewhere(f"{spec.target} (test)") if site.test is None else site.test,
         n_classes=site.n_classes,
         class_names=site.class_names,
     )
@@ -262,7 +262,7 @@ def own_view(site: LocalSite, orders: Orders) -> DistantTask:
 
 def _built_in(name: str | None) -> str:
     if name is None or not is_built_in(name):
-        raise OrderError(
+        raise RequestError(
             f"Expected the name of a built-in model, but the coordinator says {name!r}: give the "
             f"site the model itself, client_app(model=...)."
         )
@@ -270,11 +270,11 @@ def _built_in(name: str | None) -> str:
 
 
 def keep_model(
-    folder: Path, site: LocalSite, orders: Orders, model: nn.Module, evaluation: Evaluation
+    folder: Path, site: LocalSite, spec: RunSpec, model: nn.Module, evaluation: Evaluation
 ) -> None:
     """Write the model, how to treat new rows, and what it is worth on the target's test rows."""
     described = {
-        "name": orders.model or f"{OBJECT_MODEL}{type(model).__qualname__}",
+        "name": spec.model or f"{OBJECT_MODEL}{type(model).__qualname__}",
         "input_shape": list(site.train.x.shape[1:]),
         "outputs": site.n_classes or (1 if site.train.y.ndim == 1 else site.train.y.shape[1]),
     }
@@ -286,9 +286,9 @@ def keep_model(
         "format": FORMAT,
         "version": __version__,
         "target": site.name,
-        "sources": list(orders.sources),
-        "method": orders.method,
-        "seed": orders.seed,
+        "sources": list(spec.sources),
+        "method": spec.method,
+        "seed": spec.seed,
         "model": described,
     }
     kept = RunFolder(folder / MODEL)
@@ -296,4 +296,4 @@ def keep_model(
     if site.preprocessing is not None:
         write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
     measured = {} if evaluation.test is None else asdict(evaluation.test)
-    kept.write_result(model, {"target": site.name, "method": orders.method, **measured})
+    kept.write_result(model, {"target": site.name, "method": spec.method, **measured})

@@ -31,7 +31,7 @@ def default_folder() -> Path:
     return platformdirs.user_state_path("fedbridge") / "sites"
 
 
-class Memory:
+class SiteMemory:
     """Records of one site in one run.
 
     Attributes:

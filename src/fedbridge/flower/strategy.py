@@ -26,13 +26,13 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import Settings, split_options
 from fedbridge.flower.coordinator import FlowerEngine
-from fedbridge.flower.membership import Roll
+from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import arrays, tensors
 from fedbridge.flower.named_arrays import Layout, Skeleton
 from fedbridge.flower.options import NetworkOptions
-from fedbridge.flower.run_spec import Orders
-from fedbridge.flower.transport import Courier
-from fedbridge.report.finish import CardAndPage
+from fedbridge.flower.run_spec import RunSpec
+from fedbridge.flower.transport import Transport
+from fedbridge.report.finish import ResultPages
 from fedbridge.runs.folder import RunFolder
 from fedbridge.training.state import State
 
@@ -125,11 +125,11 @@ class FedBridgeStrategy(Strategy):
         Without initial arrays the model is built from its name (the option ``model``), as a local
         run with the same seed would build it.
         """
-        courier = Courier(grid, self.timeout if timeout is None else timeout)
-        roll = Roll(courier, self.target, self.sites, secure=self.secure)
-        roll.gather(self.wait, self.min_sites)
-        self.target = roll.target
-        task = roll.task(self.name)
+        transport = Transport(grid, self.timeout if timeout is None else timeout)
+        membership = Membership(transport, self.target, self.sites, secure=self.secure)
+        membership.gather(self.wait, self.min_sites)
+        self.target = membership.target
+        task = membership.task(self.name)
         settings, own = self._settings(task, initial_arrays)
         self.summary()
         result = Result()
@@ -145,9 +145,9 @@ class FedBridgeStrategy(Strategy):
             (lambda line: _note(result, line),),
             engine=partial(
                 FlowerEngine,
-                courier=courier,
-                roll=roll,
-                orders=self._orders(roll, settings, own, task.model),
+                transport=transport,
+                membership=membership,
+                spec=self._spec(membership, settings, own, task.model),
                 wait=self.wait,
                 norm_bound=self.norm_bound,
                 norm_ratio=self.norm_ratio,
@@ -155,7 +155,7 @@ class FedBridgeStrategy(Strategy):
             ),
             initial=settings.model if isinstance(settings.model, nn.Module) else None,
             about=self.about,
-            extras=CardAndPage(),
+            extras=ResultPages(),
         )
         folder = None if self.out is None else RunFolder(Path(self.out))
         self.result = run.go(folder, resume=True)
@@ -211,18 +211,28 @@ class FedBridgeStrategy(Strategy):
             given["model"] = Skeleton(tensors(initial))
         return split_options(given, self.rule, methods.options_of(self.rule), task.defaults)
 
-    def _orders(self, roll: Roll, settings: Settings, own: dict[str, object], usual: str) -> Orders:
-        assert roll.sources is not None
-        assert roll.target is not None
+    def _spec(
+        self, membership: Membership, settings: Settings, own: dict[str, object], usual: str
+    ) -> RunSpec:
+        assert membership.sources is not None
+        assert membership.target is not None
         plain = {k: v for k, v in settings.to_json().items() if k not in ("model", "workers")}
         named = settings.model is None or isinstance(settings.model, str)
         model = (settings.model_name or usual) if named else None
-        orders = Orders(
-            "", self.seed, roll.target, roll.sources, self.rule, own, plain, model, self.encoding
+        spec = RunSpec(
+            "",
+            self.seed,
+            membership.target,
+            membership.sources,
+            self.rule,
+            own,
+            plain,
+            model,
+            self.encoding,
         )
-        key = to_json({**orders.to_json(), "out": None if self.out is None else str(self.out)})
+        key = to_json({**spec.to_json(), "out": None if self.out is None else str(self.out)})
         run = hashlib.sha256(key.encode()).hexdigest()[:16]
-        return Orders(**{**orders.to_json(), "run": run, "sources": roll.sources})
+        return RunSpec(**{**spec.to_json(), "run": run, "sources": membership.sources})
 
 
 DRIVES_ITSELF = (

@@ -48,7 +48,7 @@ class NoAnswer:
     silent: bool = False
 
 
-class Courier:
+class Transport:
     """Sends, waits, counts bytes.
 
     Attributes:

@@ -24,7 +24,7 @@ from fedbridge.base.options import check_flag, check_number
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.federation.method import INNER, Method, Record
 from fedbridge.training.job import SUPERVISED, TARGET
-from fedbridge.training.objective import Desk, Objective
+from fedbridge.training.objective import Objective, StepContext
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
@@ -75,15 +75,15 @@ class Mixture(nn.Module):
 class TrainBoth(Objective):
     """``f(w) + f(v̄)``: the two sums have no parameter in common."""
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """Both losses on the same batch."""
-        module = cast("Mixture", desk.module)
-        x, y = desk.own.x, desk.own.y
-        return desk.loss_of(module.model(x), y) + desk.loss_of(module.mixed(x), y)
+        module = cast("Mixture", context.module)
+        x, y = context.own.x, context.own.y
+        return context.loss_of(module.model(x), y) + context.loss_of(module.mixed(x), y)
 
-    def settle(self, desk: Desk) -> None:
+    def after_step(self, context: StepContext) -> None:
         """Keep the mixing in [0, 1]."""
-        cast("Mixture", desk.module).mixing.clamp_(0, 1)
+        cast("Mixture", context.module).mixing.clamp_(0, 1)
 
 
 class Apfl(Method):
@@ -134,7 +134,7 @@ class Apfl(Method):
         personal = {PERSONAL + k.removeprefix(INNER): v.clone() for k, v in inner.items()}
         super().begin(State(parameters, {**inner, **personal}))
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """All clients train the global model; the target the local one in the same steps."""
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)

@@ -105,7 +105,7 @@ class Auto(Method):
         self.state = self.led = self.mixed = state
         self.side.begin(state)
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """Train all candidates, move them, let the target's labels choose."""
         begun = time.perf_counter()
         present, failures = self.federation.present(round)

@@ -39,7 +39,7 @@ class Oracle(Method):
         """One training."""
         return 1, 1
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """One local training, by the plan of the target."""
         federation, begun = self.federation, time.perf_counter()
         site = federation.site_for(Need.TARGET_LABELS)

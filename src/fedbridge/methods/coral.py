@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.objective import Desk
+    from fedbridge.training.objective import StepContext
 
 PENALTY = 1.0
 
@@ -42,13 +42,13 @@ class Aligned(Objective):
 
     penalty: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """One pass through the features, one through the head."""
-        features, head = split_model(desk.module)
-        clouds = together(features, [batch.x for batch in batches_of(desk)])
+        features, head = split_model(context.module)
+        clouds = together(features, [batch.x for batch in batches_of(context)])
         apart = moments_apart([cloud.flatten(1) for cloud in clouds])
-        desk.told["penalty"] = apart.detach()
-        return losses_of(desk, together(head, clouds)).mean() + self.penalty * apart
+        context.told["penalty"] = apart.detach()
+        return losses_of(context, together(head, clouds)).mean() + self.penalty * apart
 
 
 def moments_apart(clouds: Sequence[Tensor]) -> Tensor:

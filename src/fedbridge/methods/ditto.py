@@ -48,7 +48,7 @@ class Ditto(Method):
         """All clients train the global model, the target its own besides."""
         return 2, self.federation.n_sources + 2
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """A round of FedAvg, and one of the personal model beside it."""
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)

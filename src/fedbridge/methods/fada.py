@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.method import Record
-    from fedbridge.training.objective import Desk
+    from fedbridge.training.objective import StepContext
     from fedbridge.training.state import State
 
 ALIGNMENT = 1.0
@@ -131,16 +131,16 @@ class Alignment(Objective):
     alignment: float
     disentangling: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """Classes, domains and the two parts."""
-        net = cast("Adversary", desk.module)
-        own, theirs = net.features(desk.own.x), net.features(desk.beside[0].x)
+        net = cast("Adversary", context.module)
+        own, theirs = net.features(context.own.x), net.features(context.beside[0].x)
         invariant = net.invariant(own)
-        learnt = desk.loss_of(net.answer(invariant), desk.own.y)
+        learnt = context.loss_of(net.answer(invariant), context.own.y)
         told_apart = domain_loss(
             net, *(reverse_gradient(f, self.alignment) for f in (invariant, net.invariant(theirs)))
         )
-        apart = parts_loss(net, own.detach(), theirs.detach(), desk.own.y)
+        apart = parts_loss(net, own.detach(), theirs.detach(), context.own.y)
         return learnt + told_apart + self.disentangling * apart
 
 

@@ -23,7 +23,7 @@ import torch
 from fedbridge.base.options import check_whole
 from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
-from fedbridge.models import head_stretches
+from fedbridge.models import head_slices
 from fedbridge.training.job import TARGET
 from fedbridge.training.slices import complement, entries, put
 from fedbridge.training.state import State
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import Job, Outcome
-    from fedbridge.training.slices import Stretches
+    from fedbridge.training.slices import Slices
 
 HEAD_PURPOSE = 200
 """Batches of the head's training come in another order than those of the body's."""
@@ -58,7 +58,7 @@ class FedRep(Method):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.head_epochs = check_whole("head_epochs", options.get("head_epochs", 1), least=1)
-        self.head = head_stretches(federation.bench.model)
+        self.head = head_slices(federation.bench.model)
         self.body = complement(self.head, federation.blocks.total)
         self.heads = self._everyone(federation.initial)
 
@@ -72,7 +72,7 @@ class FedRep(Method):
         self.federation.stays = self.head
         self.heads = self._everyone(state)
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """Heads, then bodies, then the mean of the bodies."""
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)
@@ -106,7 +106,7 @@ class FedRep(Method):
         return State(parameters, self.state.buffers)
 
     def _phase(
-        self, round: int, clients: list[int], states: list[State], moves: Stretches, record: Record
+        self, round: int, clients: list[int], states: list[State], moves: Slices, record: Record
     ) -> tuple[list[State], list[Outcome]]:
         """All clients train one part of their models; those that fail stay where they were."""
         jobs = [
@@ -117,7 +117,7 @@ class FedRep(Method):
         record.failures |= self.federation.failures(round, clients, outcomes)
         return after, outcomes
 
-    def _job(self, round: int, client: int, state: State, slot: int, moves: Stretches) -> Job:
+    def _job(self, round: int, client: int, state: State, slot: int, moves: Slices) -> Job:
         plan = self.federation.plan(client, round)
         if moves != self.head:
             return self.federation.job(round, client, state, slot=slot, moves=moves)

@@ -80,7 +80,7 @@ class FinetuneOffline(Method):
             "finetune_epochs", options.get("finetune_epochs", OFFLINE_EPOCHS), least=1
         )
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """The sources' round, and the target's fine-tuning after it."""
         begun = time.perf_counter()
         self.shared, failures = self.federation.warm_up(round, self.shared)

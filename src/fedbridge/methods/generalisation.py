@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import LocalPlan, Outcome
-    from fedbridge.training.objective import Batch, Desk
+    from fedbridge.training.objective import Batch, StepContext
 
 
 class Generalisation(Method):
@@ -61,7 +61,7 @@ class Generalisation(Method):
         """One training."""
         return 1, 1
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """One training of the pool: the first source with a batch of every other beside it."""
         federation, begun = self.federation, time.perf_counter()
         present, missing = federation.present(round, with_target=False)
@@ -101,9 +101,9 @@ def pooled_plan(federation: Federation, round: int, sources: list[int], *others:
     return replace(plan, steps=plan.total_steps(largest))
 
 
-def batches_of(desk: Desk) -> tuple[Batch, ...]:
+def batches_of(context: StepContext) -> tuple[Batch, ...]:
     """A batch of every source."""
-    return desk.own, *desk.beside
+    return context.own, *context.beside
 
 
 def together(module: nn.Module, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -112,20 +112,20 @@ def together(module: nn.Module, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return torch.split(outputs, [len(part) for part in parts])
 
 
-def losses_of(desk: Desk, outputs: Sequence[Tensor]) -> Tensor:
+def losses_of(context: StepContext, outputs: Sequence[Tensor]) -> Tensor:
     """(N,) the loss of every source, given its outputs."""
-    pairs = zip(outputs, batches_of(desk), strict=True)
-    return torch.stack([desk.loss_of(answer, batch.y) for answer, batch in pairs])
+    pairs = zip(outputs, batches_of(context), strict=True)
+    return torch.stack([context.loss_of(answer, batch.y) for answer, batch in pairs])
 
 
 @dataclass(frozen=True)
 class MeanLoss(Objective):
     """``1/N Σ_i ℓ_i``."""
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """The mean over sources of the loss on a batch of each."""
-        outputs = together(desk.module, [batch.x for batch in batches_of(desk)])
-        return losses_of(desk, outputs).mean()
+        outputs = together(context.module, [batch.x for batch in batches_of(context)])
+        return losses_of(context, outputs).mean()
 
 
 class ERM(Generalisation):

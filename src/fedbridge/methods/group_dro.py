@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import Outcome
-    from fedbridge.training.objective import Desk
+    from fedbridge.training.objective import StepContext
 
 STEP_SIZE = 0.01
 LOG_SHARES = "log_shares"
@@ -50,13 +50,13 @@ class WorstGroup(Objective):
     log_shares: Tensor
     step_size: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """Move the shares, then weigh the losses by them."""
-        outputs = together(desk.module, [batch.x for batch in batches_of(desk)])
-        losses = losses_of(desk, outputs)
-        before = desk.told.get(LOG_SHARES, self.log_shares.to(losses.device))
+        outputs = together(context.module, [batch.x for batch in batches_of(context)])
+        losses = losses_of(context, outputs)
+        before = context.told.get(LOG_SHARES, self.log_shares.to(losses.device))
         after = torch.log_softmax(before + self.step_size * losses.detach(), dim=0)
-        desk.told[LOG_SHARES] = after
+        context.told[LOG_SHARES] = after
         return after.exp() @ losses
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import Outcome
-    from fedbridge.training.objective import Desk
+    from fedbridge.training.objective import StepContext
 
 PENALTY = 100.0
 ANNEAL = 500
@@ -48,15 +48,15 @@ class Invariant(Objective):
 
     weight: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """The mean loss and the weighted mean penalty."""
-        batches = batches_of(desk)
-        outputs = together(desk.module, [batch.x for batch in batches])
+        batches = batches_of(context)
+        outputs = together(context.module, [batch.x for batch in batches])
         pairs = zip(outputs, batches, strict=True)
-        penalties = [squared_slope(desk.loss_of, answer, batch.y) for answer, batch in pairs]
+        penalties = [squared_slope(context.loss_of, answer, batch.y) for answer, batch in pairs]
         penalty = torch.stack(penalties).mean()
-        desk.told |= {"penalty": penalty.detach(), "penalty_weight": torch.tensor(self.weight)}
-        return (losses_of(desk, outputs).mean() + self.weight * penalty) / max(1.0, self.weight)
+        context.told |= {"penalty": penalty.detach(), "penalty_weight": torch.tensor(self.weight)}
+        return (losses_of(context, outputs).mean() + self.weight * penalty) / max(1.0, self.weight)
 
 
 def squared_slope(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.method import Record
     from fedbridge.training.job import Job
-    from fedbridge.training.objective import Batch, Desk
+    from fedbridge.training.objective import Batch, StepContext
     from fedbridge.training.state import State
 
 GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50
@@ -116,9 +116,9 @@ class Distillation(Objective):
     knowledge: Tensor
     weight: Tensor
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """Mean of weight x KL(knowledge ‖ model)."""
-        return self.divergence(desk.module, desk.own)
+        return self.divergence(context.module, context.own)
 
     def divergence(self, model: nn.Module, batch: Batch) -> Tensor:
         """The same on a given batch."""
@@ -133,10 +133,10 @@ class Distillation(Objective):
 class DistillationAndLabels(Distillation):
     """The same on unlabelled rows beside the client's own, whose labels count as well."""
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """Loss on the labels and divergence."""
-        labelled = desk.loss_of(desk.module(desk.own.x), desk.own.y)
-        return labelled + self.divergence(desk.module, desk.beside[0])
+        labelled = context.loss_of(context.module(context.own.x), context.own.y)
+        return labelled + self.divergence(context.module, context.beside[0])
 
 
 class KD3A(UnsupervisedMethod):

@@ -140,9 +140,9 @@ class KnnPer(RuleMethod):
             getattr(module, name).copy_(state.buffers[name])
         return module
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """A round of FedAvg, then the store and the mixing weight anew."""
-        record = super().play(round)
+        record = super().run_round(round)
         with one_thread():
             store = self._remember_rows()
         self.state = State(self.state.parameters, {**self.state.buffers, **store})

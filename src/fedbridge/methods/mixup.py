@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.objective import Batch, Desk
+    from fedbridge.training.objective import Batch, StepContext
 
 ALPHA = 0.2
 
@@ -42,18 +42,18 @@ class Mixed(Objective):
 
     alpha: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """The loss on mixtures of every source with another."""
-        batches = batches_of(desk)
+        batches = batches_of(context)
         others = partners(batches)
         ours = draw_shares(self.alpha, len(batches))
         parts = zip(ours.tolist(), batches, others, strict=True)
         inputs = [share * batch.x + (1 - share) * x for share, batch, (x, _) in parts]
-        outputs = together(desk.module, inputs)
+        outputs = together(context.module, inputs)
         pairs = zip(outputs, others, strict=True)
-        theirs = torch.stack([desk.loss_of(answer, y) for answer, (_, y) in pairs])
+        theirs = torch.stack([context.loss_of(answer, y) for answer, (_, y) in pairs])
         ours = ours.to(theirs)
-        return (ours * losses_of(desk, outputs) + (1 - ours) * theirs).mean()
+        return (ours * losses_of(context, outputs) + (1 - ours) * theirs).mean()
 
 
 def partners(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:

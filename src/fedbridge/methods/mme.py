@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import Job
-    from fedbridge.training.objective import Desk
+    from fedbridge.training.objective import StepContext
     from fedbridge.training.state import State
 
 DOUBT = 0.1
@@ -88,17 +88,17 @@ class MinimaxEntropy(Objective):
 
     doubt: float
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """``L − λ H`` for the head, ``L + λ H`` for the features."""
-        model = cast("CosineModel", desk.module)
-        *sources, unlabelled = desk.beside
-        batches = (desk.own, *sources)
+        model = cast("CosineModel", context.module)
+        *sources, unlabelled = context.beside
+        batches = (context.own, *sources)
         outputs = together(model, [batch.x for batch in batches])
         own, *theirs = (
-            desk.loss_of(answer, batch.y) for answer, batch in zip(outputs, batches, strict=True)
+            context.loss_of(answer, batch.y) for answer, batch in zip(outputs, batches, strict=True)
         )
         doubt = entropy(model.answer(reverse_gradient(model.features(unlabelled.x))))
-        desk.told["entropy"] = doubt.detach()
+        context.told["entropy"] = doubt.detach()
         return (own + torch.stack(theirs).mean()) / 2 - self.doubt * doubt
 
 
@@ -139,7 +139,7 @@ class MME(Method):
         """One training."""
         return 1, 1
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """One training on the rows of all sites."""
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)

@@ -50,7 +50,7 @@ class RuleMethod(Method):
         slots, rows = super().room()
         return slots, rows * (2 if self.probes else 1)
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """Gather, measure, mix."""
         federation = self.federation
         begun = time.perf_counter()

@@ -39,7 +39,7 @@ class UnsupervisedMethod(Method):
         """The target's rows without labels."""
         return self.federation.bench.sites[self.federation.site_for(Need.UNLABELLED)]
 
-    def play(self, round: int) -> Record:
+    def run_round(self, round: int) -> Record:
         """Train the sources and learn from them; without the target nobody could."""
         federation, begun = self.federation, time.perf_counter()
         present, failures = federation.present(round)

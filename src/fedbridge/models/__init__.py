@@ -1,7 +1,7 @@
 """The networks: built-in ones sized from the data, pretrained ones, or a user's own."""
 
 from fedbridge.models.build import build_model, check_built_in, is_built_in, registry
-from fedbridge.models.networks import SplitModel, head_stretches, split_model
+from fedbridge.models.networks import SplitModel, head_slices, split_model
 from fedbridge.models.resnet import without_weights
 from fedbridge.models.shapes import try_out
 
@@ -9,7 +9,7 @@ __all__ = [
     "SplitModel",
     "build_model",
     "check_built_in",
-    "head_stretches",
+    "head_slices",
     "is_built_in",
     "registry",
     "split_model",

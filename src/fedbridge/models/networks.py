@@ -87,7 +87,7 @@ def split_model(model: nn.Module) -> tuple[nn.Module, nn.Module]:
     return features, head
 
 
-def head_stretches(model: nn.Module) -> tuple[tuple[int, int], ...]:
+def head_slices(model: nn.Module) -> tuple[tuple[int, int], ...]:
     """Where the model's head lies in its flat parameter vector."""
     _, head = split_model(model)
     own = {id(parameter) for parameter in head.parameters()}

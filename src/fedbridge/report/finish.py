@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.loop import FinishedRun
 
 
-class CardAndPage(Extras):
+class ResultPages(Extras):
     """For a run whose test rows are elsewhere, and stay there."""
 
     def before_result(self, run: FinishedRun) -> None:
@@ -25,7 +25,7 @@ class CardAndPage(Extras):
         write_report(run.folder)
 
 
-class TestedCardAndPage(CardAndPage):
+class AllResultFiles(ResultPages):
     """For a run whose test rows are here."""
 
     def before_result(self, run: FinishedRun) -> None:

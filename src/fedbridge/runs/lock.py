@@ -29,7 +29,7 @@ class BusyFolderError(FedbridgeError):
 
 
 @contextmanager
-def at_work(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Show that this process works in a folder, which is made if need be; nobody else may.
 
     The sign is taken away afterwards, and so is a folder that is still empty then.
@@ -55,7 +55,7 @@ def at_work(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def is_at_work(folder: Path) -> bool | None:
+def is_locked(folder: Path) -> bool | None:
     """Whether a process works in a folder; None where this may not be found out."""
     if not (folder / FILE).exists():
         return False

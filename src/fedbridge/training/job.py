@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.training.slices import Stretches
+    from fedbridge.training.slices import Slices
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 SUPERVISED = Supervised()
@@ -103,7 +103,7 @@ class Job:
         objective: what training minimises.
         beside: other sites (by number) of whose rows the objective sees a batch in every step.
         anchor: slot of a second vector that the objective may look at.
-        moves: stretches (start, end) of the vector that may change; None for all of it.
+        moves: slices (start, end) of the vector that may change; None for all of it.
     """
 
     client: int
@@ -117,7 +117,7 @@ class Job:
     objective: Objective = SUPERVISED
     beside: tuple[int, ...] = ()
     anchor: int | None = None
-    moves: Stretches | None = None
+    moves: Slices | None = None
 
     def steps(self, samples: int) -> int:
         """Steps that the job takes on so many samples (batches, for a probe)."""

@@ -34,7 +34,7 @@ class Batch:
 
 
 @dataclass
-class Desk:
+class StepContext:
     """All that an objective may look at in one step of a client's training.
 
     Attributes:
@@ -59,13 +59,13 @@ class Desk:
 
 
 class Objective(ABC):
-    """A loss over what is on the desk."""
+    """A loss over what is on the context."""
 
     @abstractmethod
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """The loss to take one step on."""
 
-    def settle(self, desk: Desk) -> None:  # noqa: B027 (most objectives have nothing to settle)
+    def after_step(self, context: StepContext) -> None:  # noqa: B027 (most have nothing to do)
         """Put things right after the step, such as a parameter that must stay in an interval."""
 
 
@@ -73,9 +73,9 @@ class Objective(ABC):
 class Supervised(Objective):
     """The task's loss on the client's own labels."""
 
-    def __call__(self, desk: Desk) -> Tensor:
+    def __call__(self, context: StepContext) -> Tensor:
         """ℓ(f(x), y)."""
-        return desk.loss_of(desk.module(desk.own.x), desk.own.y)
+        return context.loss_of(context.module(context.own.x), context.own.y)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Proximal(Supervised):
 
     penalty: float
 
-    def settle(self, desk: Desk) -> None:
+    def after_step(self, context: StepContext) -> None:
         """Pull."""
-        assert desk.anchor is not None
-        force = desk.lr * self.penalty
-        desk.flat.lerp_(desk.anchor, force / (1 + force) if math.isfinite(force) else 1.0)
+        assert context.anchor is not None
+        force = context.lr * self.penalty
+        context.flat.lerp_(context.anchor, force / (1 + force) if math.isfinite(force) else 1.0)

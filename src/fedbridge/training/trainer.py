@@ -31,7 +31,7 @@ from fedbridge.evaluation.metrics import (
     weighted_cross_entropy,
 )
 from fedbridge.training.job import Outcome
-from fedbridge.training.objective import Batch, Desk
+from fedbridge.training.objective import Batch, StepContext
 from fedbridge.training.optimizers import make_optimizer
 from fedbridge.training.slices import complement, overwrite
 
@@ -177,15 +177,17 @@ class Workbench:
         still = () if job.moves is None else complement(job.moves, len(start))
         total = torch.zeros((), device=self.device)
         before = self._flat.detach().clone()
-        for step, (own, *beside) in enumerate(self._desks(job, steps)):
-            desk = Desk(self.model, self._flat, anchor, loss_of, own, tuple(beside), plan.lr, told)
-            loss = objective(desk)
+        for step, (own, *beside) in enumerate(self._batches_of_steps(job, steps)):
+            context = StepContext(
+                self.model, self._flat, anchor, loss_of, own, tuple(beside), plan.lr, told
+            )
+            loss = objective(context)
             self._gradient.zero_()
             loss.backward()
             optimizer.step()
             with torch.no_grad():
                 overwrite(self._flat, start, still)
-                objective.settle(desk)
+                objective.after_step(context)
             total += loss.detach()
             if stream is not None and step < per_epoch:
                 change = self._flat.detach() - before
@@ -245,7 +247,7 @@ class Workbench:
     def _stream(self, plan: LocalPlan) -> NoiseStream:
         return NoiseStream(self.blocks, sketch=self.sketch if plan.noise == "sketch" else None)
 
-    def _desks(self, job: Job, steps: int) -> Iterator[tuple[Batch, ...]]:
+    def _batches_of_steps(self, job: Job, steps: int) -> Iterator[tuple[Batch, ...]]:
         """The batches of every step: the client's own, then one of every site beside it."""
         streams = [self._stream_of(job, steps)]
         for place, site in enumerate(job.beside, start=1):

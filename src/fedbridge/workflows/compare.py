@@ -30,7 +30,7 @@ from fedbridge.report.comparison_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder
 from fedbridge.runs.folder import RunFolder, fingerprint
-from fedbridge.runs.lock import at_work
+from fedbridge.runs.lock import folder_lock
 from fedbridge.workflows.run import run
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def compare(
     if folder is not None:
         folder.claim(plan.to_json())
     board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
-    with nullcontext() if folder is None else at_work(folder.path):
+    with nullcontext() if folder is None else folder_lock(folder.path):
         board.keep_finished()
         board.play_open()
     return board.comparison()
@@ -263,13 +263,13 @@ class _Board:
         processes = _processes(self.plan.options)
         if processes > 1 and len(waiting) >= processes:
             cells = [self.cells[index] for index in waiting]
-            with closing(work_in_processes(_play_alone, cells, processes)) as events:
+            with closing(work_in_processes(_run_alone, cells, processes)) as events:
                 for event in events:
                     self._note(waiting[event.item], event)
         else:
             for number in waiting:
                 told = partial(self._told, number)
-                self._finish(number, play(self.cells[number], told))
+                self._finish(number, run_one(self.cells[number], told))
         self._write()
         if self.folder is not None:
             table = to_markdown(comparison_table(self.comparison()))
@@ -305,7 +305,7 @@ class _Board:
             self.folder.write(self.plan.to_json(), self.comparison())
 
 
-def play(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
+def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
     """Run a cell, or go on with it; an error is a result too."""
     try:
         task = cell.setting.load(cell.seed)
@@ -326,9 +326,9 @@ def play(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
     return cell.result(result.summary)
 
 
-def _play_alone(cell: PlannedRun, tell: Tell) -> CellResult:
+def _run_alone(cell: PlannedRun, tell: Tell) -> CellResult:
     """Run a cell in one of several processes: it has one core and needs no workers."""
-    return play(cell, tell, workers=1)
+    return run_one(cell, tell, workers=1)
 
 
 def _cell(

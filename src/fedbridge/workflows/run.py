@@ -11,7 +11,7 @@ from fedbridge.base.options import check_choice, check_whole
 from fedbridge.data.load import load_task
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import split_options
-from fedbridge.report.finish import TestedCardAndPage
+from fedbridge.report.finish import AllResultFiles
 from fedbridge.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -84,6 +84,6 @@ def run(
         settings,
         own,
         callbacks,
-        extras=TestedCardAndPage(),
+        extras=AllResultFiles(),
     )
     return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)

@@ -11,7 +11,7 @@ from fedbridge.base.errors import FedbridgeError
 from fedbridge.methods import is_bound
 from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison
 from fedbridge.runs.folder import RunFolder
-from fedbridge.runs.lock import is_at_work
+from fedbridge.runs.lock import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,7 @@ def look(folder: Path) -> Watched:
         return _look_at_comparison(folder)
     if (folder / "config.toml").exists():
         return _look_at_run(folder)
-    if is_at_work(folder):
+    if is_locked(folder):
         return Watched(folder, "run", "starting", ())
     raise WatchError(
         f"Expected the folder of a run (config.toml) or of a comparison ({COMPARISON_FILE}), but "
@@ -172,8 +172,8 @@ def _look_at_run(folder: Path) -> Watched:
     config = run.config()
     assert config is not None
     result = CellResult(config["target"], config["method"], config["seed"])
-    cell = _cell_state(folder, result, config["rounds"], is_at_work(folder))
-    return _watched(folder, "run", (cell,), is_at_work(folder))
+    cell = _cell_state(folder, result, config["rounds"], is_locked(folder))
+    return _watched(folder, "run", (cell,), is_locked(folder))
 
 
 def _look_at_comparison(folder: Path) -> Watched:
@@ -181,10 +181,10 @@ def _look_at_comparison(folder: Path) -> Watched:
     cells = []
     for result in comparison.cells:
         place = None if result.folder is None else folder / result.folder
-        alive = False if place is None else is_at_work(place)
+        alive = False if place is None else is_locked(place)
         cells.append(_cell_state(place, result, comparison.rounds, alive))
     states = tuple(cells)
-    watched = _watched(folder, "comparison", states, is_at_work(folder))
+    watched = _watched(folder, "comparison", states, is_locked(folder))
     return replace(watched, best=tuple(_best(_with_unnoted(comparison, folder))))
 
 

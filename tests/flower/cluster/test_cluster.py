@@ -1,6 +1,6 @@
 """Link and nodes as real processes: they work, they fail with clear words, and none is left.
 
-Starting them is what takes time, so most tests share one operation, with TLS and node keys; those
+Starting them is what takes time, so most tests share one cluster, with TLS and node keys; those
 that take something away from it come last.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from flower.children import exit_code, family, forked, living, wait_until
 
-from fedbridge.flower.cluster.cluster import Operation, OperationError
+from fedbridge.flower.cluster.cluster import Cluster, OperationError
 from fedbridge.flower.pki import make_node_key, node_key, read_public_key
 
 pytestmark = pytest.mark.deploy
@@ -25,95 +25,95 @@ FOR_EVER = {"nodes": 99}
 
 
 @pytest.fixture(scope="module")
-def operation(tmp_path_factory):
-    with Operation(tmp_path_factory.mktemp("operation"), SITES, secure=True) as operation:
-        operation.start()
-        yield operation
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), SITES, secure=True) as cluster:
+        cluster.start()
+        yield cluster
 
 
-def run(operation, out, **config):
+def run(cluster, out, **config):
     """The state after a run of the app, and what it wrote."""
-    state = operation.run_app(APP, {"out": str(out), **config})
+    state = cluster.run_app(APP, {"out": str(out), **config})
     return state, json.loads(out.read_text()) if out.exists() else None
 
 
 def test_nodes_know_what_they_were_told_and_have_the_names_and_keys_of_their_sites(
-    operation, tmp_path
+    cluster, tmp_path
 ):
-    state, told = run(operation, tmp_path / "out.json", payload=100_000)
+    state, told = run(cluster, tmp_path / "out.json", payload=100_000)
     assert (state.status, state.details) == ("completed", "")
     answers = {answer["site"]: answer for answer in told["answers"]}
     assert answers == SITES
-    keys = {name: node_key(operation.folder / "keys", name).public for name in SITES}
+    keys = {name: node_key(cluster.folder / "keys", name).public for name in SITES}
     assert told["nodes"] == {name: read_public_key(key).decode() for name, key in keys.items()}
     assert 200_000 < state.bytes_to_nodes < 220_000
     assert 0 < state.bytes_from_nodes < 20_000
-    assert "all nodes answered\n" in operation.log("server-app").read_text()
+    assert "all nodes answered\n" in cluster.log("server-app").read_text()
 
 
-def test_a_run_that_fails_says_why(operation, tmp_path):
-    state, _ = run(operation, tmp_path / "no" / "folder", nodes=0)
+def test_a_run_that_fails_says_why(cluster, tmp_path):
+    state, _ = run(cluster, tmp_path / "no" / "folder", nodes=0)
     assert state.status == "failed"
     assert "No such file or directory" in state.details
-    assert "Traceback" in operation.log("server-app").read_text()
+    assert "Traceback" in cluster.log("server-app").read_text()
 
 
-def test_a_run_can_be_stopped_on_the_way(operation):
+def test_a_run_can_be_stopped_on_the_way(cluster):
     def stop(state) -> None:
         if state.status == "running":
-            with operation.control() as control:
+            with cluster.control() as control:
                 control.stop(state.run_id)
 
-    assert operation.run_app(APP, FOR_EVER, on_tick=stop).status == "stopped"
+    assert cluster.run_app(APP, FOR_EVER, on_tick=stop).status == "stopped"
 
 
-def test_a_site_that_is_not_there_is_named(operation):
+def test_a_site_that_is_not_there_is_named(cluster):
     with pytest.raises(OperationError, match=r"one of the sites A, B b, but got 'b'"):
-        operation.kill_node("b")
+        cluster.kill_node("b")
 
 
-def test_a_node_that_left_comes_back_as_the_same_but_not_with_another_key(operation):
-    before = {node.node_id for node in operation.nodes()}
-    operation.stop_node("A")
-    operation.start_node("A")
-    assert {node.node_id for node in operation.nodes()} == before
+def test_a_node_that_left_comes_back_as_the_same_but_not_with_another_key(cluster):
+    before = {node.node_id for node in cluster.nodes()}
+    cluster.stop_node("A")
+    cluster.start_node("A")
+    assert {node.node_id for node in cluster.nodes()} == before
 
-    operation.stop_node("A")
-    folder = operation.folder / "keys"
+    cluster.stop_node("A")
+    folder = cluster.folder / "keys"
     node_key(folder, "A").private.rename(folder / "kept")
     make_node_key(folder, "A")
     with pytest.raises(OperationError, match=r"(?s)come online, but it ended.*node-A\.log"):
-        operation.start_node("A")
+        cluster.start_node("A")
 
 
-def test_a_lost_link_ends_the_run_and_comes_back_with_what_it_knew(operation):
-    before = {node.name for node in operation.nodes()}
-    state = operation.run_app(APP, FOR_EVER, on_tick=lambda _: operation.kill_link())
+def test_a_lost_link_ends_the_run_and_comes_back_with_what_it_knew(cluster):
+    before = {node.name for node in cluster.nodes()}
+    state = cluster.run_app(APP, FOR_EVER, on_tick=lambda _: cluster.kill_link())
     assert state.status == "lost"
-    operation.restart_link()
-    assert {node.name for node in operation.nodes()} == before
+    cluster.restart_link()
+    assert {node.name for node in cluster.nodes()} == before
 
 
-def test_without_the_process_that_runs_the_apps_a_run_is_an_error(operation):
-    operation.processes.end("executor", patience=0.0)
+def test_without_the_process_that_runs_the_apps_a_run_is_an_error(cluster):
+    cluster.processes.end("executor", patience=0.0)
     with pytest.raises(OperationError, match=r"(?s)runs the apps to be there.*executor\.log"):
-        operation.run_app(APP, FOR_EVER)
+        cluster.run_app(APP, FOR_EVER)
 
 
 @pytest.mark.long
 def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
     handler = signal.getsignal(signal.SIGTERM)
-    with Operation(tmp_path / "operation", ONE_SITE, apps="spawn") as operation:
-        operation.start()
-        state, told = run(operation, tmp_path / "out.json", nodes=1)
+    with Cluster(tmp_path / "cluster", ONE_SITE, apps="spawn") as cluster:
+        cluster.start()
+        state, told = run(cluster, tmp_path / "out.json", nodes=1)
         assert state.status == "completed"
         assert told["answers"] == [SITES["A"]]
-        assert "all nodes answered\n" in operation.log("server-app").read_text()
-        before = {node.node_id for node in operation.nodes()}
-        operation.kill_node("A")
-        operation.start_node("A")
-        assert len({node.node_id for node in operation.nodes()} - before) == 1
-        pids = [operation.processes.pid, *operation.processes.pids()]
+        assert "all nodes answered\n" in cluster.log("server-app").read_text()
+        before = {node.node_id for node in cluster.nodes()}
+        cluster.kill_node("A")
+        cluster.start_node("A")
+        assert len({node.node_id for node in cluster.nodes()} - before) == 1
+        pids = [cluster.processes.pid, *cluster.processes.pids()]
     assert len(pids) >= 5  # supervisor, link, node, and what those two start
     assert living(pids) == []
     assert signal.getsignal(signal.SIGTERM) == handler
@@ -121,18 +121,18 @@ def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
 
 @pytest.mark.long
 def test_a_port_that_is_taken_is_an_error_with_the_logs_last_words(tmp_path):
-    with Operation(tmp_path, {}, apps="spawn") as operation, socket.socket() as taken:
-        taken.bind(("127.0.0.1", operation.port))
+    with Cluster(tmp_path, {}, apps="spawn") as cluster, socket.socket() as taken:
+        taken.bind(("127.0.0.1", cluster.port))
         taken.listen()
         with pytest.raises(OperationError, match=r"(?s)exit code .*link\.log.*address already in"):
-            operation.start_link()
+            cluster.start_link()
 
 
 def test_nothing_is_left_after_ctrl_c_in_mid_round(tmp_path):
     def operate() -> None:
-        with Operation(tmp_path / "operation", ONE_SITE) as operation:
-            operation.start()
-            operation.run_app(APP, {"nodes": 1, "client-seconds": 1000.0})
+        with Cluster(tmp_path / "cluster", ONE_SITE) as cluster:
+            cluster.start()
+            cluster.run_app(APP, {"nodes": 1, "client-seconds": 1000.0})
 
     with forked(operate) as owner:
         # supervisor, executor, link, node, ServerApp and ClientApp
@@ -145,8 +145,8 @@ def test_nothing_is_left_after_ctrl_c_in_mid_round(tmp_path):
 
 def test_nothing_is_left_after_termination_in_mid_start(tmp_path):
     def operate() -> None:
-        with Operation(tmp_path / "operation", ONE_SITE) as operation:
-            operation.start()
+        with Cluster(tmp_path / "cluster", ONE_SITE) as cluster:
+            cluster.start()
 
     with forked(operate) as owner:
         wait_until(lambda: len(family(owner)) == 4)

@@ -1,7 +1,7 @@
 """A whole Flower federation on this machine: a SuperLink and SuperNodes as real processes.
 
 The same programs with the same options as between hospitals, on ports of their own of the loopback
-address and with a Flower home of their own, so that neither another operation nor the user's own
+address and with a Flower home of their own, so that neither another cluster nor the user's own
 Flower is disturbed. When the context ends, however it ends, none of the processes is left.
 """
 
@@ -52,7 +52,7 @@ Apps = Literal["fork", "spawn"]
 APPS: Apps = "fork" if sys.platform == "linux" else "spawn"
 
 
-class Operation:
+class Cluster:
     """A SuperLink, a SuperNode per site, and Flower runs on them.
 
     Args:
@@ -328,7 +328,7 @@ class Operation:
             return name
         raise OperationError(
             f"Expected one of the sites {', '.join(self.sites)}, but got {name!r}: "
-            f"name a site of this operation.{nearest(name, self.sites)}"
+            f"name a site of this cluster.{nearest(name, self.sites)}"
         )
 
     def _make_secrets(self) -> None:
@@ -349,7 +349,7 @@ def _activation(node: Node) -> tuple[int, str]:
     return node.node_id, node.activated
 
 
-class Simulation(Operation):
+class Simulation(Cluster):
     """A link that runs an app with simulated nodes, in processes of Ray.
 
     ``flwr run APP local`` leaves a link running in the background, on a port that is always the

@@ -299,7 +299,7 @@ class SupervisedProcesses:
         except (OSError, ValueError) as error:
             raise OperationError(
                 "Expected the supervisor of the Flower processes to be there, but it has ended, "
-                "and they with it: start the operation again."
+                "and they with it: start the cluster again."
             ) from error
         if "error" in reply:
             raise OperationError(

@@ -1,4 +1,4 @@
-"""The parent of all processes of an operation: a small program of its own.
+"""The parent of all processes of a cluster: a small program of its own.
 
 Flower's processes start further processes, some in sessions of their own, and several of them
 outlive a SIGTERM to the one that started them. Here they all have one ancestor that can name every
