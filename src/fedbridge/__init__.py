@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedbridge import methods
     from fedbridge.advice.advise import advise
     from fedbridge.advice.verdict import Advice
+    from fedbridge.base import errors
     from fedbridge.base.errors import FedbridgeError
     from fedbridge.core import rules, theory
     from fedbridge.core.aggregate import aggregate
@@ -40,6 +41,7 @@ __all__ = [
     "advise",
     "aggregate",
     "auto_beta",
+    "errors",
     "estimate",
     "load_task",
     "measure",
@@ -65,6 +67,7 @@ _WHERE = {
     "federation.loop": ("RunResult",),
     "workflows.run": ("run",),
 }
+_PACKAGES = {"errors": "base.", "rules": "core.", "theory": "core."}
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 if not TYPE_CHECKING:
@@ -76,7 +79,7 @@ if not TYPE_CHECKING:
         if name in _MODULE_OF:
             value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         else:
-            value = import_module(f"{__name__}.{name}")
+            value = import_module(f"{__name__}.{_PACKAGES.get(name, '')}{name}")
         globals()[name] = value
         return value
 

@@ -269,7 +269,7 @@ def test_the_estimated_delta_error_of_given_coefficients_is_unbiased():
     found = []
     for _ in range(600):
         batches = SKEWED.draw(4, generator)
-        mean, noise = fb.estimators.measure_noise(batches, SKEWED.sources, fb.Blocks.whole(4))
+        mean, noise = fb.measure_noise(batches, SKEWED.sources, fb.Blocks.whole(4))
         seen = fb.measure(mean, SKEWED.sources, fb.Blocks.whole(4), noise=noise)
         found.append(theory.estimated_delta(mix, seen))
     assert standard_errors(tensor(*found), theory.mix_delta(mix, SKEWED)) <= 4

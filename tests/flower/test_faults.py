@@ -396,7 +396,7 @@ def test_an_error_at_a_site_costs_it_the_round(tmp_path):
 
 
 def test_a_target_whose_training_diverges_ends_the_run_with_its_reason(tmp_path):
-    with pytest.raises(fb.errors.FedbridgeError, match="could not train in round"):
+    with pytest.raises(fb.FedbridgeError, match="could not train in round"):
         play("auto", tmp_path, lambda grid: None, lr_target=1e30)
 
 

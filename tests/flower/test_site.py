@@ -52,7 +52,7 @@ class TestOrders:
     )
     def test_nonsense_is_refused(self, change):
         (record,) = jobs_to_json([Job(1, LocalPlan(), 0)])
-        with pytest.raises(fb.errors.FedbridgeError):
+        with pytest.raises(fb.FedbridgeError):
             job_of_json({**record, **change})
 
     def test_jobs_on_chosen_rows_do_not_travel(self):

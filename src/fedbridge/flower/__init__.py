@@ -38,7 +38,7 @@ _WHERE = {
     "reply_to_evaluate": "client",
     "reply_to_hello": "client",
     "reply_to_train": "client",
-    "run_here": "here",
+    "run_here": "localhost",
     "server_app": "server",
 }
 
