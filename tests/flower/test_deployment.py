@@ -143,7 +143,7 @@ SLOW_CLIENT = '''
 import time
 from pathlib import Path
 
-from fedbridge.flower import client_app
+from fedbridge.engines.flower import client_app
 from fedbridge.flower.client import load_own_site
 
 

@@ -189,7 +189,7 @@ fb.run(blobs(), "auto", rounds=25, workers=2, model="mlp:8", out=sys.argv[1], re
 
 
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path, request):
-    tests = str(request.path.parent)
+    tests = str(request.path.parents[1])
     chance = random.Random(0)
     whole = fb.run(blobs(), "auto", rounds=25, workers=1, model="mlp:8", out=tmp_path / "whole")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), tests]

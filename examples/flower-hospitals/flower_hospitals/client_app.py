@@ -1,6 +1,6 @@
 """flower-hospitals: what runs at every department."""
 
-from fedbridge.flower import client_app
+from fedbridge.engines.flower import client_app
 from flower_hospitals.task import load_department
 
 app = client_app(load=load_department)

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedbridge.flower import FedBridgeStrategy
+from fedbridge.engines.flower import FedBridgeStrategy
 
 app = ServerApp()
 

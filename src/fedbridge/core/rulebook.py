@@ -129,7 +129,7 @@ def _adapt(name: str, entry: object) -> AnyRule:
     return Rule(name, entry, noise="size")
 
 
-registry: Registry[AnyRule] = Registry("rule", "fedbridge.core.rules", _adapt)
+registry: Registry[AnyRule] = Registry("rule", "fedbridge.rules", _adapt)
 names = registry.names
 get = registry.get
 

@@ -32,7 +32,7 @@ CLIENT_APP = '''\
 from pathlib import Path
 
 from fedbridge.deploy.loading import csv_sites
-from fedbridge.flower import client_app
+from fedbridge.engines.flower import client_app
 
 app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''

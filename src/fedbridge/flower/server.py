@@ -103,14 +103,14 @@ MODULE = "fedbridge_app"
 CLIENT_APP = '''\
 """What runs at every site."""
 
-from fedbridge.flower import client_app
+from fedbridge.engines.flower import client_app
 
 app = client_app()
 '''
 SERVER_APP = '''\
 """What runs at the coordinator: the rounds, as the run configuration says."""
 
-from fedbridge.flower import server_app
+from fedbridge.engines.flower import server_app
 
 app = server_app()
 '''
