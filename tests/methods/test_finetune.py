@@ -7,7 +7,7 @@ from small import blobs, federation, method, same_model
 import fedbridge as fb
 from fedbridge.data.task import Site
 from fedbridge.federation.method import Record
-from fedbridge.federation.rows import rows_besides
+from fedbridge.federation.needs import rows_besides
 from fedbridge.methods.finetune import Choice, interpolated
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}

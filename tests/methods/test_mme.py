@@ -13,7 +13,7 @@ from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods.mme import TEMPERATURE, CosineModel, MinimaxEntropy
 from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import build_model, head_slices
-from fedbridge.training.slices import complement
+from fedbridge.training.state import complement
 
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

@@ -10,7 +10,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.federation.method import Record
 from fedbridge.methods.knn_per import blend, vote
 from fedbridge.models import head_slices
-from fedbridge.training.slices import complement
+from fedbridge.training.state import complement
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 

@@ -19,7 +19,7 @@ from fedbridge.data.split import round_half_up
 from fedbridge.engines import Answer, Finished, Traffic, make_engine
 from fedbridge.evaluation.metrics import class_weights
 from fedbridge.federation.evidence import Gathered
-from fedbridge.federation.rows import more_sites, rows_to_train, set_validation_aside
+from fedbridge.federation.needs import more_sites, rows_to_train, set_validation_aside
 from fedbridge.training.job import (
     CHOOSING,
     DROPPING,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.needs import Need
     from fedbridge.federation.settings import Settings
     from fedbridge.training.objective import Objective
-    from fedbridge.training.slices import Slices
+    from fedbridge.training.state import Slices
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 

@@ -1,19 +1,31 @@
-"""What a method needs beyond updates, said before anything runs."""
+"""Which rows serve what: what a method needs beyond updates, and what is set aside.
+
+Needs are said before anything runs. Rows that are set aside for validation are trained on by
+nobody; rows without labels, and labels that a federation would not have, are seen by no method
+that does not declare the need.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from fedbridge.base.errors import FedbridgeError, ModelError
+from fedbridge.data.split import round_half_up, stratified_split
 from fedbridge.models import split_model
+from fedbridge.training.job import SPLITTING, TARGET, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.federation.settings import Settings
 
 
 class Need(Enum):
@@ -59,3 +71,72 @@ def _lack(need: Need, task: FederatedTask, model: nn.Module, model_name: str) ->
                 f"model `features` and `head`"
             )
     return None
+
+
+def set_validation_aside(
+    task: FederatedTask, settings: Settings, seed: int
+) -> tuple[Site | None, Tensor | None]:
+    """A validation split of the target's training rows, if early stopping needs one.
+
+    Returns the split and the rows that are left; nothing where the target's rows are not known.
+    """
+    target = task.target
+    if settings.early_stopping is None or not len(target.x):
+        return None, None
+    count = rows_to_train(len(target), settings)
+    if count < 1:
+        raise FedbridgeError(
+            f"Expected enough target rows to set some aside for early stopping, but there "
+            f"are {len(target)}: leave `early_stopping` out."
+        )
+    strata = None if task.n_classes is None else target.y.numpy()
+    chooser = np.random.default_rng(seed_of(seed, 0, TARGET, SPLITTING))
+    kept, aside = stratified_split(strata, len(target), count, chooser)
+    rows = torch.from_numpy(aside)
+    validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
+    return validation, torch.from_numpy(kept)
+
+
+def rows_to_train(samples: int, settings: Settings) -> int:
+    """How many of the target's rows are left to train on."""
+    if settings.early_stopping is None:
+        return samples
+    return samples - max(1, round_half_up(settings.validation_fraction * samples))
+
+
+def more_sites(
+    task: FederatedTask, needs: Sequence[Need], validation: Site | None = None
+) -> dict[Need, Site]:
+    """Rows of the target that only a method with such a need gets to see, as sites.
+
+    Rows that are set aside for validation are not among them.
+    """
+    more: dict[Need, Site] = {}
+    if Need.UNLABELLED in needs:
+        assert task.unlabelled is not None
+        count = len(task.unlabelled)
+        no_labels = task.target.y[:1].repeat(count, *(1 for _ in task.target.y.shape[1:])) * 0
+        more[Need.UNLABELLED] = replace(
+            task.target, name=f"{task.target.name} (unlabelled)", x=task.unlabelled, y=no_labels
+        )
+    if Need.TARGET_LABELS in needs:
+        pool = task.target if task.target_pool is None else task.target_pool
+        if validation is not None:
+            rows = rows_besides(pool, validation)
+            pool = replace(pool, x=pool.x[rows], y=pool.y[rows])
+        more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
+    return more
+
+
+def rows_besides(pool: Site, held_back: Site) -> Tensor:
+    """Rows of a pool without those of another set that was taken from it.
+
+    One row of the pool goes for each row of the other set, so that equal rows stay as many as
+    they are.
+    """
+    stays = torch.ones(len(pool), dtype=torch.bool)
+    for x, y in zip(held_back.x, held_back.y, strict=True):
+        same_x = (pool.x == x).reshape(len(pool), -1).all(1)
+        same_y = (pool.y == y).reshape(len(pool), -1).all(1)
+        stays[(stays & same_x & same_y).nonzero()[:1]] = False
+    return stays.nonzero()[:, 0]

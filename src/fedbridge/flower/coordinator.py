@@ -16,7 +16,7 @@ from fedbridge.base.files import to_json
 from fedbridge.core.blocks import buffer_copies
 from fedbridge.engines import Answer, Finished, Traffic
 from fedbridge.evaluation.metrics import Evaluation
-from fedbridge.federation.rows import rows_to_train
+from fedbridge.federation.needs import rows_to_train
 from fedbridge.flower.messages import (
     SITE,
     ReplyError,

@@ -25,8 +25,7 @@ from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
 from fedbridge.models import head_slices
 from fedbridge.training.job import TARGET
-from fedbridge.training.slices import complement, entries, put
-from fedbridge.training.state import State
+from fedbridge.training.state import State, complement, entries, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import Job, Outcome
-    from fedbridge.training.slices import Slices
+    from fedbridge.training.state import Slices
 
 HEAD_PURPOSE = 200
 """Batches of the head's training come in another order than those of the body's."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.training.slices import Slices
+    from fedbridge.training.state import Slices
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 SUPERVISED = Supervised()

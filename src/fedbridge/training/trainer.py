@@ -33,7 +33,7 @@ from fedbridge.evaluation.metrics import (
 from fedbridge.training.job import Outcome
 from fedbridge.training.objective import Batch, StepContext
 from fedbridge.training.optimizers import make_optimizer
-from fedbridge.training.slices import complement, overwrite
+from fedbridge.training.state import complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ from small import blobs
 
 from fedbridge.core.blocks import parameter_vector
 from fedbridge.models import build_model, head_slices
-from fedbridge.training.slices import complement, entries, overwrite, put
+from fedbridge.training.state import complement, entries, overwrite, put
 
 
 @st.composite
