@@ -14,13 +14,13 @@ from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.flower import pki
-from fedbridge.flower.cluster.control import Node
 from fedbridge.flower.pki import (
     make_certificates,
     make_node_key,
     read_public_key,
     renew_server_certificate,
 )
+from fedbridge.flower.programs import Node
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import fedbridge as fb
 from fedbridge.cli.main import main
 from fedbridge.deploy.checking import LinkError, reach_link
 from fedbridge.deploy.folders import Deployment
-from fedbridge.flower.cluster.programs import SupervisedProcesses, free_ports
+from fedbridge.flower.programs import SupervisedProcesses, free_ports
 
 pytestmark = [
     pytest.mark.deploy,

@@ -9,7 +9,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from fedbridge.flower.cluster.supervisor import descendants, process_table
+from fedbridge.flower.supervisor import descendants, process_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

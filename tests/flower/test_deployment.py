@@ -184,7 +184,7 @@ def test_a_link_that_is_killed_and_restarted_resumes_with_the_right_round(tmp_pa
         watch = Watch(here.run_folder, [(2, 1.0, cluster.kill_link)])
         assert cluster.run_app(here.app(), on_tick=watch).status == "lost"
         assert 2 <= len(here.run_folder.history()) < 4
-        cluster.restart_link()
+        cluster.start_link()
         assert cluster.run_app(here.app()).status == "completed"
     resumed = here.result(kept=True)
     assert [line["round"] for line in resumed.history] == [1, 2, 3, 4]

@@ -18,7 +18,7 @@ FORKED = """
 import sys, tempfile
 from importlib import import_module
 from pathlib import Path
-from fedbridge.flower.cluster.executor import APPS
+from fedbridge.flower.executor import APPS
 for module in APPS:
     import_module(module)
 from flower.pretend import run_over_pretended_flower

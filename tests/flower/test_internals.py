@@ -24,7 +24,6 @@ PRIVATE = {
         "StreamLogsRequest",
     },
     "flwr.proto.federation_config_pb2": {"SimulationConfig"},
-    "flwr.proto.run_pb2": {"Run"},
     "flwr.proto.runtime_pb2": {"AcquireTaskRequest"},
     "flwr.supercore.constant": {"TaskType"},
     "flwr.supercore.control": {"ControlHttpClient"},

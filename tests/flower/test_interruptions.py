@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedbridge.flower.cluster.programs import termination_as_exit, uninterrupted
+from fedbridge.flower.programs import termination_as_exit, uninterrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -18,7 +18,7 @@ from fedbridge.flower import (
     reply_to_hello,
     reply_to_train,
 )
-from fedbridge.flower.named_arrays import Layout, Skeleton
+from fedbridge.flower.messages import Layout, Skeleton
 
 LR, BATCH = 0.1, 8
 

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 from flower.children import forked, living, wait_until
 
-from fedbridge.flower.cluster.programs import (
+from fedbridge.flower.programs import (
     CANDIDATES,
     LOOPBACK,
     OperationError,

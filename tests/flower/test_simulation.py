@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flower.children import living
 
-from fedbridge.flower.cluster.cluster import Simulation
+from fedbridge.flower.cluster import Simulation
 
 pytest.importorskip("ray")
 APP = Path(__file__).parent / "tiny_app"

@@ -1,7 +1,7 @@
 """What a site does with what is asked of it, good or bad, and what it remembers."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -11,9 +11,8 @@ from small import blobs
 
 import fedbridge as fb
 from fedbridge.data.site_package import load_site, save_site, sites_of
-from fedbridge.flower.run_spec import RequestError, RunSpec, job_of_json, jobs_to_json, read
-from fedbridge.flower.site import SiteWorker
-from fedbridge.flower.site_memory import SiteMemory
+from fedbridge.flower.messages import RequestError, RunSpec, job_of_json, jobs_to_json, read
+from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
 from fedbridge.workflows.predict import load_model
@@ -28,7 +27,7 @@ def worker(tmp_path, which=1, **changes):
 
 class TestOrders:
     def test_travel_as_json(self):
-        assert RunSpec.of_json(json.loads(json.dumps(ORDERS.to_json()))) == ORDERS
+        assert RunSpec.of_json(json.loads(json.dumps(asdict(ORDERS)))) == ORDERS
 
     def test_jobs_travel_as_json(self):
         job = Job(

@@ -1,22 +1,30 @@
-"""``deploy check``: is everything in order, here at the coordinator or there at a site?"""
+"""``deploy check``: is everything in order, here at the coordinator or there at a site?
+
+A site's check also writes the file that it hands to the coordinator: what its data are like, and no
+row of them. It says which versions the site runs, since what differs a little can fail late or
+change results.
+"""
 
 from __future__ import annotations
 
 import http.client
+import json
+import platform
 import socket
 import ssl
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedbridge.base.errors import DataError, FedbridgeError
 from fedbridge.base.files import write_atomically
+from fedbridge.data.tables.csv_site import describe_csv
 from fedbridge.data.tables.schema import agree
-from fedbridge.deploy.description import describe_site, differences, own_versions, read_description
+from fedbridge.data.tables.summary import ColumnSummary, Kind, Reading, TableSummary
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
-from fedbridge.flower.cluster.control import Control
 from fedbridge.flower.pki import (
     check_authority,
     check_certificates,
@@ -26,12 +34,13 @@ from fedbridge.flower.pki import (
     read_public_key,
 )
 from fedbridge.flower.privacy import epsilon
+from fedbridge.flower.programs import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from fedbridge.deploy.description import Description
     from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
+
 
 FindingState = Literal["ok", "note", "problem"]
 SOON = timedelta(days=30)
@@ -317,3 +326,151 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit():
         raise LinkError(f"Expected the link's address as host:port, but got {address!r}.")
     return host.strip("[]"), int(port)
+
+
+FORMAT = 1
+LARGEST_FILE = 2**22
+LONGEST_TEXT = 1000
+PACKAGES = ("fedbridge", "flwr", "torch")
+
+
+def own_versions() -> dict[str, str]:
+    """What runs here: Python to the minor version, packages without the build's label."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package).partition("+")[0]
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """What another machine has otherwise, such as ``flwr 1.42.0 (here 1.41.0)``."""
+    return [
+        f"{name} {there.get(name, 'unknown')} (here {own})"
+        for name, own in here.items()
+        if there.get(name) != own
+    ]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the coordinator may know of a site.
+
+    Attributes:
+        site: Its name.
+        role: Source or target, as it agreed to.
+        rows: How many rows it has; ``None`` when it keeps that to itself.
+        labelled: How many of them have a label; the same.
+        reading: How it read its table.
+        summary: Columns, kinds, categories and labels.
+        versions: What it runs.
+    """
+
+    site: str
+    role: str
+    rows: int | None
+    labelled: int | None
+    reading: Reading
+    summary: TableSummary
+    versions: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """The description as JSON text; examples of numbers, which are values of rows, stay out."""
+        columns = [
+            {"name": name, "kind": column.kind, "levels": column.levels}
+            for name, column in self.summary.columns.items()
+        ]
+        content = {
+            "format": FORMAT,
+            "site": self.site,
+            "role": self.role,
+            "rows": self.rows,
+            "labelled": self.labelled,
+            "reading": asdict(self.reading),
+            "labels": self.summary.labels,
+            "columns": columns,
+            "versions": dict(self.versions),
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def describe_site(
+    settings: SiteSettings, csv: Path, *, counts: bool
+) -> tuple[Description, list[str]]:
+    """Describe a site's file; also what its owner should think about before handing it over."""
+    table = describe_csv(csv, settings.site, settings.reading)
+    description = Description(
+        settings.site,
+        settings.role,
+        table.rows if counts else None,
+        table.labelled if counts else None,
+        settings.reading,
+        table.summary,
+        own_versions(),
+    )
+    return description, list(table.cautions)
+
+
+def read_description(path: Path) -> Description:
+    """Read a description; it came from elsewhere, so nothing in it is believed unchecked."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
+        return _description(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DeploymentError(
+            f"Expected a site's description in {str(path)!r}, but it cannot be used ({error}): "
+            f"let the site write it again with `fedbridge deploy check`."
+        ) from error
+
+
+def _description(content: dict[str, Any]) -> Description:
+    if content["format"] != FORMAT:
+        raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
+    reading = content["reading"]
+    chosen = reading["columns"]
+    labels = content["labels"]
+    return Description(
+        site=_text(content["site"]),
+        role=_text(content["role"]),
+        rows=_count(content["rows"]),
+        labelled=_count(content["labelled"]),
+        reading=Reading(
+            _text(reading["label_column"]),
+            None if chosen is None else _texts(chosen),
+            _texts(reading["categorical"]),
+            reading["kind"],
+        ),
+        summary=TableSummary(
+            {_text(column["name"]): _column(column) for column in content["columns"]},
+            None if labels is None else _texts(labels),
+        ),
+        versions={_text(name): _text(value) for name, value in content["versions"].items()},
+    )
+
+
+def _column(content: dict[str, Any]) -> ColumnSummary:
+    kind, levels = content["kind"], _texts(content["levels"])
+    if kind not in (None, *get_args(Kind)) or bool(levels) != (kind == "categorical"):
+        raise ValueError(f"column {content['name']!r} has kind {kind!r} and {len(levels)} levels")
+    return ColumnSummary(kind, levels)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters")
+    return value
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError("it needs a list of texts")
+    return tuple(map(_text, values))
+
+
+def _count(value: object) -> int | None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"it needs a count, and not {value!r}")
+    return value

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.deploy.folders import LINK_NAME, Deployment, DeploymentError
-from fedbridge.flower.cluster.control import Control
-from fedbridge.flower.cluster.programs import (
+from fedbridge.flower.pki import read_public_key
+from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
+    Control,
     Identity,
     SupervisedProcesses,
     flower_environment,
@@ -22,14 +23,13 @@ from fedbridge.flower.cluster.programs import (
     termination_as_exit,
     uninterrupted,
 )
-from fedbridge.flower.pki import read_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder, SiteSettings
-    from fedbridge.flower.cluster.control import RunState
+    from fedbridge.flower.programs import RunState
 
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3

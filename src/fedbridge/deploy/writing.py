@@ -1,23 +1,44 @@
-"""Writes a deployment's folder with its Flower app: whole or not at all, never over another."""
+"""Writes a deployment's folder: whole or not at all, never over another.
+
+In it are the Flower app and the runbook: every command of a deployment, in the order in which
+people need them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbridge._version import __version__
 from fedbridge.base.files import storage_error, write_atomically
-from fedbridge.deploy.folders import NODE_PORT, Deployment, DeploymentError, site_settings_text
-from fedbridge.deploy.runbook import runbook
-from fedbridge.deploy.running import flower_config
+from fedbridge.deploy.folders import (
+    LINK_NAME,
+    NODE_PORT,
+    Deployment,
+    DeploymentError,
+    SiteFolder,
+    SiteSettings,
+    site_settings_text,
+)
+from fedbridge.deploy.running import (
+    flower_config,
+    register_command,
+    run_command,
+    settings_for,
+    shown,
+    start_link_command,
+    start_node_command,
+)
 from fedbridge.flower import server
 from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.pki import VALID_DAYS, make_certificates, make_node_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from fedbridge.deploy.folders import DeploymentPlan
     from fedbridge.flower.options import ConfigValue
@@ -129,3 +150,175 @@ def _check_same(there: Deployment, plan: DeploymentPlan) -> None:
             f"was made with other settings: choose another folder with --out, or edit "
             f"app/pyproject.toml and the site.toml files there; certificates and keys stay valid."
         )
+
+
+def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
+    """The text of ``RUNBOOK.md``."""
+    parts = [_head(plan), _coordinator(deployment, plan)]
+    parts += [_site(plan, name, NODE_PORT + k) for k, name in enumerate(plan.sites)]
+    return "\n".join([*parts, _later(deployment, plan)])
+
+
+def _head(plan: DeploymentPlan) -> str:
+    sources = ", ".join(plan.sources)
+    return f"""\
+# Runbook: {sources} help {plan.target}
+
+| who | has | does |
+|---|---|---|
+| coordinator, at `{plan.host}` | this folder | runs the link and the rounds, keeps the model |
+| sources: {sources} | their folder under `sites/` | train on their own rows |
+| target: {plan.target} | its folder under `sites/` | trains, weighs the help, tests |
+
+Everybody needs the same version: `pip install "fedbridge[flower]=={__version__}"`. Every command
+below is a short form; `--print` shows the Flower command behind it, which is also written out here.
+
+**The network.** Sites call the coordinator at `{plan.address}`; nothing calls a site. Let nobody
+but the sites reach that port (a firewall, a VPN): whoever can reach it can also ask Flower's link
+to start a run, which is a program that runs at the coordinator and at every site.
+"""
+
+
+def _coordinator(deployment: Deployment, plan: DeploymentPlan) -> str:
+    folder = shlex.quote(str(deployment.folder))
+    registered = "\n".join(shlex.join(register_command(deployment, site)) for site in plan.sites)
+    return f"""\
+## The coordinator
+
+1. **Hand out.** Give each site its folder `sites/NAME`, by a way that only this site can read: it
+   holds the site's private key `node`. Then delete `sites/NAME/node` here. (A site that lets
+   nobody else ever see its key makes its own: see its steps.)
+
+2. **Start the link**, and leave it running:
+
+   ```sh
+   fedbridge deploy link {folder}
+   ```
+
+   which is
+
+   ```sh
+{_indented(shown([start_link_command(deployment, plan)], deployment.flower_home))}
+   ```
+
+3. **Register the sites' keys**, once, while the link runs:
+
+   ```sh
+   fedbridge deploy register {folder}
+   ```
+
+   which is, in the same environment,
+
+   ```sh
+{_indented(registered)}
+   ```
+
+4. **Collect the descriptions.** Each site sends its `description.json`, which holds names of
+   columns, categories and labels but no row. Put it in `sites/NAME/`.
+
+5. **Check.** Says what is missing, whether all sites mean the same by their columns, and then
+   writes the agreed schema into the app:
+
+   ```sh
+   fedbridge deploy check {folder}
+   ```
+
+6. **Run**, when all nodes are online:
+
+   ```sh
+   fedbridge deploy run {folder}
+   ```
+
+   which is, in the same environment,
+
+   ```sh
+{_indented(shlex.join(run_command(deployment)))}
+   ```
+
+   The result is in `coordinator/run`: `history.jsonl`, `summary.json`, the model, the checkpoint.
+   Settings of the run are in `app/pyproject.toml`.
+"""
+
+
+def _site(plan: DeploymentPlan, name: str, port: int) -> str:
+    here = SiteFolder(Path())
+    settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
+    environment = "\n".join(
+        f"export {variable}={value}"
+        for variable, value in settings_for(Path("$PWD/flower")).items()
+    )
+    command = f"{environment}\n{shlex.join(start_node_command(here, settings))}"
+    return f"""\
+## Site {name} ({plan.role(name)})
+
+In the folder that the coordinator handed out:
+
+1. **Fill in** `data` in `site.toml`: the whole path of {name}'s CSV. The column to predict is
+   `{plan.reading.label_column}`.
+
+2. **Check**, and describe the data:
+
+   ```sh
+   fedbridge deploy check .
+   ```
+
+   Read `description.json` before you send it to the coordinator: rare categories can point to a
+   person. `--no-counts` leaves out how many rows there are.
+
+3. **Start the node**, and leave it running:
+
+   ```sh
+   fedbridge deploy node .
+   ```
+
+   which is
+
+   ```sh
+{_indented(command)}
+   ```
+
+*A key of your own.* Delete `node` and `node.pub`, run `fedbridge deploy key .`, and send the new
+`node.pub` to the coordinator before it registers the sites.
+"""
+
+
+def _later(deployment: Deployment, plan: DeploymentPlan) -> str:
+    folder = shlex.quote(str(deployment.folder))
+    home = shlex.quote(str(deployment.flower_home))
+    return f"""\
+## Watching, stopping, going on
+
+At the coordinator, after `export FLWR_HOME={home}`:
+
+| what | command |
+|---|---|
+| which sites are online | `flwr supernode list {LINK_NAME}` |
+| which runs there are | `flwr list {LINK_NAME}` |
+| what a run says | `flwr log RUN_ID {LINK_NAME} --stream` |
+| accuracy so far | `tail -n 1 {shlex.quote(str(deployment.run / "history.jsonl"))}` |
+| stop a run | `flwr stop RUN_ID {LINK_NAME}` |
+| a page about the run | `fedbridge report {shlex.quote(str(deployment.run))}` |
+
+Link and nodes stop with Ctrl-C; none of their processes is left.
+
+**After a crash.** A source that is gone is left out of the round and named in the history; start
+its node again and it takes part again. Without its target a run waits for a while. If the link or
+the run is gone, start the link again (it remembers the registered keys in `coordinator/link.db`;
+nodes find it by themselves), then run again: it goes on after the last finished round, from the
+checkpoint in `coordinator/run`. To begin anew instead, move `coordinator/run` away.
+
+**New certificates.** `fedbridge deploy check` says when they end. The server's is replaced by
+
+```sh
+fedbridge deploy renew {folder}
+```
+
+and a restart of the link; the sites need nothing new as long as the authority's own certificate
+`ca.crt` is valid. When that ends, or when `coordinator/ca.key` got into wrong hands, make a new
+deployment and hand out its folders. A site whose key got into wrong hands makes a new one
+(`fedbridge deploy key .`); the old one goes with `flwr supernode unregister NODE_ID {LINK_NAME}`.
+"""
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"   {line}" for line in text.splitlines())

@@ -25,17 +25,19 @@ from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.flower.messages import (
     SITE,
+    Layout,
+    RequestError,
+    RunSpec,
     SiteError,
     evaluate_reply,
+    job_of_json,
     only_kind,
+    read,
     tensors,
     train_reply,
 )
-from fedbridge.flower.named_arrays import Layout
 from fedbridge.flower.privacy import privacy_in
-from fedbridge.flower.run_spec import RequestError, RunSpec, job_of_json, read
-from fedbridge.flower.site import Delivery, SiteWorker
-from fedbridge.flower.site_memory import SiteMemory, default_folder
+from fedbridge.flower.site import Delivery, SiteMemory, SiteWorker, default_folder
 from fedbridge.training.job import ClientResult, Outcome
 from fedbridge.training.target_side import News
 

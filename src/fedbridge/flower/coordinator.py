@@ -6,6 +6,7 @@ there is none.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,17 +20,17 @@ from fedbridge.evaluation.metrics import Evaluation
 from fedbridge.federation.needs import rows_to_train
 from fedbridge.flower.messages import (
     SITE,
+    Layout,
     ReplyError,
     arrays,
     check_fields,
+    jobs_to_json,
     printable,
     read_choice,
     read_evaluation,
     read_result,
     tensors,
 )
-from fedbridge.flower.named_arrays import Layout
-from fedbridge.flower.run_spec import jobs_to_json
 from fedbridge.flower.screening import (
     Expected,
     length_of,
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.flower.membership import Membership
-    from fedbridge.flower.run_spec import RunSpec
+    from fedbridge.flower.messages import RunSpec
+    from fedbridge.flower.options import NetworkOptions
     from fedbridge.flower.transport import Transport
     from fedbridge.training.job import ClientResult, Job
     from fedbridge.training.state import State
@@ -76,9 +78,7 @@ class FlowerEngine:
         transport: carries messages.
         membership: who is there.
         spec: what is the same for all sites and rounds.
-        wait: seconds that a missing target has to come back.
-        norm_bound: longest update that is believed; None for any.
-        norm_ratio: the same as a multiple of the round's median.
+        network: how long a missing target is waited for, and which updates are believed.
         own_training: sites have training loops of their own, so that steps and learning rates
             are theirs to say.
     """
@@ -89,14 +89,12 @@ class FlowerEngine:
         transport: Transport,
         membership: Membership,
         spec: RunSpec,
+        network: NetworkOptions,
         *,
-        wait: float,
-        norm_bound: float | None = None,
-        norm_ratio: float | None = None,
         own_training: bool = False,
     ) -> None:
-        self.transport, self.membership, self.spec, self.wait = transport, membership, spec, wait
-        self.norm_bound, self.norm_ratio, self.own_training = norm_bound, norm_ratio, own_training
+        self.transport, self.membership, self.spec = transport, membership, spec
+        self.network, self.own_training = network, own_training
         self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
         self._buffers = buffer_copies(bench.model)
         self._settings = spec.run_settings()
@@ -110,8 +108,8 @@ class FlowerEngine:
         """Nothing to end: nodes outlive a run."""
 
     def host(self, make: Callable[[], TargetSide]) -> TargetSide:
-        """The target makes its side by itself."""
-        return TargetElsewhere()
+        """The target makes its side by itself; here is only the shell of it."""
+        return TargetSide()
 
     def run(
         self,
@@ -178,7 +176,7 @@ class FlowerEngine:
 
     def _config(self, round: int, **work: Any) -> ConfigRecord:
         """The run spec and what is asked, as a record."""
-        text = to_json({"spec": self.spec.to_json(), "round": round, **work})
+        text = to_json({"spec": asdict(self.spec), "round": round, **work})
         return ConfigRecord({"server-round": round, "work": text})
 
     def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
@@ -238,7 +236,7 @@ class FlowerEngine:
         self.membership.refresh()
         target = self.spec.target
         if target in names and target not in self.membership.nodes:
-            self.membership.wait_for(target, self.wait)
+            self.membership.wait_for(target, self.network.wait)
         self._notes += self.membership.notes
         self.membership.notes = []
 
@@ -289,7 +287,8 @@ class FlowerEngine:
                 result = read_result(answer, k, self.spec.encoding, self.blocks.total)
                 if result is None:
                     return Outcome(samples, failure=printable(about.get("failure")))
-                complaint = screen_update(result, self._expected(job, samples), self.norm_bound)
+                expected = self._expected(job, samples)
+                complaint = screen_update(result, expected, self.network.norm_bound)
                 if complaint is not None:
                     raise ReplyError(complaint)
                 results.append(result)
@@ -314,7 +313,8 @@ class FlowerEngine:
         self, asked: Mapping[str, Sequence[Job]], results: Results
     ) -> None:
         """Drop sites whose longest training update stands out by its length, if that is asked."""
-        if self.norm_ratio is None:
+        ratio = self.network.norm_ratio
+        if ratio is None:
             return
         lengths = {}
         for name, found in results.items():
@@ -323,7 +323,7 @@ class FlowerEngine:
             trained = [r for r, j in zip(found, asked[name], strict=True) if j.kind == "train"]
             if trained:
                 lengths[name] = max(length_of(r.vector) / r.outcome.time for r in trained)
-        for name, reason in screen_lengths(lengths, self.norm_ratio).items():
+        for name, reason in screen_lengths(lengths, ratio).items():
             results[name] = Outcome(1, failure=f"its reply was refused: {reason}", lost=True)
 
     def _in_order(self, jobs: Sequence[Job], results: Results, vectors: Tensor) -> list[Outcome]:
@@ -353,37 +353,3 @@ class FlowerEngine:
             if failure:
                 return Outcome(0, failure=printable(failure))
         return Outcome(0)
-
-
-class TargetElsewhere(TargetSide):
-    """Stands for the target's side at the coordinator: nothing of it is here."""
-
-    size = 0
-
-    def begin(self, state: State) -> None:
-        """The target begins by itself."""
-
-    def follow(self, shared: Sequence[State]) -> None:
-        """The target follows by itself."""
-
-    def trainings(self, round: int) -> list[tuple[Job, State]]:
-        """None here."""
-        return []
-
-    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
-        """Nothing to keep."""
-
-    def decide(self, news: News) -> Decision:
-        """The engine asks the target."""
-        raise NotImplementedError
-
-    def memory(self) -> dict[str, Tensor]:
-        """Nothing: the target remembers."""
-        return {}
-
-    def facts(self) -> dict[str, Any]:
-        """Nothing: the target remembers."""
-        return {}
-
-    def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Nothing to take up."""

@@ -23,7 +23,6 @@ try:
         StreamLogsRequest,
     )
     from flwr.proto.federation_config_pb2 import SimulationConfig
-    from flwr.proto.run_pb2 import Run
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
     from flwr.supercore.control import ControlHttpClient
@@ -49,7 +48,6 @@ __all__ = [
     "ListNodesRequest",
     "ListRunsRequest",
     "RegisterNodeRequest",
-    "Run",
     "RuntimeHttpClient",
     "RuntimeVersionHttpInterceptor",
     "SimulationConfig",

@@ -19,9 +19,10 @@ from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
-from fedbridge.flower.cluster.cluster import Cluster, Simulation
+from fedbridge.flower.cluster import Cluster, Simulation
 from fedbridge.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
+from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.methods import check_travels
 from fedbridge.models import build_model, check_built_in
@@ -210,10 +211,5 @@ class _Follower:
 
 def reason_in(details: str, log: Path) -> str:
     """Why a run ended, in one line: Flower's word, or the last lines of the coordinator's log."""
-    if details:
-        return details
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "nothing is known of why."
-    return " / ".join(line.strip() for line in lines[-5:] if line.strip())
+    lines = (line.strip() for line in tail(log, 5).splitlines())
+    return details or " / ".join(filter(None, lines)) or "nothing is known of why."

@@ -1,21 +1,36 @@
-"""Replies of a site as Flower records: all that may leave it, and nothing else.
+"""All that travels: what a coordinator asks of a site, what a site may answer, and the model.
 
-``ALLOWED`` is the whole list. A coordinator drops a reply with any other record or field, and a
-test holds every message of a site against it.
+**Questions** are plain JSON: nothing in a message is ever unpickled. A job's numbers are checked
+again when they are read, so that a site only ever runs what a local run could have asked for.
+
+**Answers** are Flower records, and ``ALLOWED`` is the whole list of what may leave a site. A
+coordinator drops a reply with any other record or field, and a test holds every message of a site
+against it.
+
+**The model** travels as its state dict, under ``arrays``, as a Flower user expects. The federation
+works with one flat vector and buffers apart. The layout is the dictionary between the two.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict, dataclass, fields
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor, nn
 
-from fedbridge.base.errors import FedbridgeError
+from fedbridge import methods
+from fedbridge.base.errors import FedbridgeError, ShapeError
 from fedbridge.evaluation.metrics import Evaluation, Metrics
+from fedbridge.federation.settings import Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
-from fedbridge.training.job import ClientResult, Outcome
+from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
+from fedbridge.training.objective import Objective, Proximal, Supervised
+from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,9 +39,203 @@ if TYPE_CHECKING:
 
     from fedbridge.flower.site import Delivery
 
+
+class RequestError(FedbridgeError):
+    """A message that asks for something that a site does not do."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is the same for all sites and rounds of a run.
+
+    Attributes:
+        run: name of the run, under which a site keeps what it must remember.
+        seed: of the run.
+        target: name of the target.
+        sources: names of the sources, in order.
+        method: the method and
+        options: its options.
+        settings: options of the run.
+        model: name of the model; None if the sites know it.
+        encoding: how updates travel.
+    """
+
+    run: str
+    seed: int
+    target: str
+    sources: tuple[str, ...]
+    method: str
+    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    model: str | None
+    encoding: str = "float32"
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites by client number."""
+        return (self.target, *self.sources)
+
+    @classmethod
+    def of_json(cls, about: Mapping[str, Any]) -> RunSpec:
+        """What was sent as plain values."""
+        try:
+            known = {field.name: about[field.name] for field in fields(cls)}
+            return cls(**{**known, "sources": tuple(map(str, known["sources"]))})
+        except (KeyError, TypeError) as error:
+            raise RequestError(f"Expected a complete run spec, but got {error}.") from error
+
+    def run_settings(self) -> Settings:
+        """The options of the run, for one process on a CPU."""
+        given = {**self.settings, "model": None, "device": "cpu", "workers": 1}
+        settings, _ = split_options(given, self.method, methods.options_of(self.method), {})
+        return settings
+
+
+def jobs_to_json(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Jobs as plain values; buffers travel with the models."""
+    if any(job.rows is not None or job.beside for job in jobs):
+        raise RequestError(
+            "Expected jobs on all rows of one site, but a method wants rows that only the site "
+            "knows: it does not run over a network."
+        )
+    return [
+        {
+            "client": job.client,
+            "plan": asdict(job.plan),
+            "seed": job.seed,
+            "kind": job.kind,
+            "slot": job.slot,
+            "max_batches": job.max_batches,
+            "objective": _objective_to_json(job.objective),
+            "anchor": job.anchor,
+            "moves": job.moves,
+        }
+        for job in jobs
+    ]
+
+
+def job_of_json(record: Mapping[str, Any]) -> Job:
+    """One job, checked."""
+    try:
+        if record["kind"] not in ("train", "probe"):
+            raise RequestError(f"Expected a job to train or to probe, but got {record['kind']!r}.")
+        plan = dict(record["plan"])
+        if plan["noise"] not in ("none", "size", "sketch"):
+            raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
+        if plan["class_weights"] is not None:
+            plan["class_weights"] = tuple(map(float, plan["class_weights"]))
+        moves = record["moves"]
+        return Job(
+            int(record["client"]),
+            LocalPlan(**plan),
+            int(record["seed"]),
+            record["kind"],
+            int(record["slot"]),
+            max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
+            objective=_objective_of_json(record["objective"]),
+            anchor=None if record["anchor"] is None else int(record["anchor"]),
+            moves=None if moves is None else tuple((int(a), int(b)) for a, b in moves),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"Expected a complete job, but got {error!r}.") from error
+
+
+def read(text: object) -> dict[str, Any]:
+    """JSON of a message as a dictionary."""
+    try:
+        content = json.loads(str(text))
+    except ValueError as error:
+        raise RequestError(f"Expected JSON in the message, but got {error}.") from error
+    if not isinstance(content, dict):
+        raise RequestError("Expected a JSON object in the message, but got something else.")
+    return content
+
+
+def _objective_to_json(objective: Objective) -> dict[str, float]:
+    if type(objective) is Supervised:
+        return {}
+    if type(objective) is Proximal:
+        return {"penalty": objective.penalty}
+    raise RequestError(
+        f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
+        f"does not run over a network."
+    )
+
+
+def _objective_of_json(record: Mapping[str, Any]) -> Objective:
+    return Proximal(float(record["penalty"])) if record else SUPERVISED
+
+
+BUFFER_NAME = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a model's trainable parameters and of its buffers, in order."""
+
+    parameters: Mapping[str, tuple[int, ...]]
+    buffers: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of_model(cls, model: nn.Module) -> Layout:
+        """The layout of a module."""
+        return cls(
+            {n: tuple(p.shape) for n, p in model.named_parameters() if p.requires_grad},
+            {name: tuple(buffer.shape) for name, buffer in model.named_buffers()},
+        )
+
+    def arrays(self, state: State) -> dict[str, Tensor]:
+        """A state as a state dict."""
+        sizes = [prod(shape) for shape in self.parameters.values()]
+        parts = state.parameters.split(sizes)
+        named = zip(self.parameters.items(), parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in named} | dict(state.buffers)
+
+    def state(self, arrays: Mapping[str, Tensor]) -> State:
+        """A state dict as a state; names and shapes must be the model's own."""
+        expected = {**self.parameters, **self.buffers}
+        for name, shape in expected.items():
+            if name not in arrays or tuple(arrays[name].shape) != shape:
+                got = tuple(arrays[name].shape) if name in arrays else "nothing"
+                raise ShapeError(f"Expected {name!r} of shape {shape} in the model, but got {got}.")
+        return State(
+            torch.cat([arrays[name].reshape(-1).float() for name in self.parameters]),
+            {name: arrays[name] for name in self.buffers},
+        )
+
+
+class Skeleton(nn.Module):
+    """Parameters and buffers without a network: all that a coordinator needs of a model."""
+
+    def __init__(self, arrays: Mapping[str, Tensor]) -> None:
+        """A module with these entries; which of them are buffers is told by type and name."""
+        super().__init__()
+        for path, value in arrays.items():
+            *folders, name = path.split(".")
+            owner: nn.Module = self
+            for folder in folders:
+                if folder not in owner._modules:
+                    owner.add_module(folder, nn.Module())
+                owner = owner.get_submodule(folder)
+            if value.is_floating_point() and not BUFFER_NAME.search(path):
+                owner.register_parameter(name, nn.Parameter(value.clone().float()))
+            else:
+                owner.register_buffer(name, value.clone())
+
+
 LONGEST = 400
+SAYS_MORE = " at the site, whose own log says more"
 QUOTED_ERROR = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
 SITE = "site"
+SCALARS = {
+    "num-examples": "samples",
+    **{name: name for name in ("steps", "lr", "loss", "batches", "seconds")},
+}
+"""A job's report by the names under which it travels."""
+
+MEASURES = ("loss", "accuracy", "balanced-accuracy", "auc")
+"""What a model is worth by the names under which it travels."""
+
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
         "site",
@@ -45,17 +254,9 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"update-\d+": ("values", "steps"),
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
-    r"metrics-\d+": ("num-examples", "steps", "lr", "loss", "batches", "seconds"),
+    r"metrics-\d+": tuple(SCALARS),
     r"arrays": ("*",),
-    r"metrics": (
-        "num-examples",
-        "loss",
-        "accuracy",
-        "balanced-accuracy",
-        "auc",
-        "validation-loss",
-        "held-out-losses",
-    ),
+    r"metrics": ("num-examples", *MEASURES, "validation-loss", "held-out-losses"),
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
@@ -76,13 +277,13 @@ class ReplyError(FedbridgeError):
 
 def check_fields(content: RecordDict) -> None:
     """Refuse records and fields that are not on the list."""
-    for record, fields in content.items():
+    for record, entries in content.items():
         allowed = next((f for name, f in ALLOWED.items() if re.fullmatch(name, record)), None)
         if allowed is None:
             raise ReplyError(f"it holds a record {record[:40]!r} that no site may send")
-        if not isinstance(fields, KINDS.get(record.partition("-")[0], ArrayRecord)):
+        if not isinstance(entries, KINDS.get(record.partition("-")[0], ArrayRecord)):
             raise ReplyError(f"its record {record[:40]!r} is of another kind")
-        for name in fields:
+        for name in entries:
             if "*" not in allowed and name not in allowed:
                 named = f"{record[:40]!r} holds a field {str(name)[:40]!r}"
                 raise ReplyError(f"its record {named} too many")
@@ -107,16 +308,8 @@ def train_reply(
         told = {name: value for name, value in noise.items() if value is not None}
         if told:
             content[f"noise-{k}"] = arrays(told)
-        content[f"metrics-{k}"] = MetricRecord(
-            {
-                "num-examples": outcome.samples,
-                "steps": outcome.steps,
-                "lr": outcome.lr,
-                "loss": outcome.loss,
-                "batches": outcome.batches,
-                "seconds": outcome.seconds,
-            }
-        )
+        scalars = {name: getattr(outcome, field) for name, field in SCALARS.items()}
+        content[f"metrics-{k}"] = MetricRecord(scalars)
     return content
 
 
@@ -136,20 +329,9 @@ def read_result(content: RecordDict, k: int, encoding: str, size: int) -> Client
         scalars = content.metric_records[f"metrics-{k}"]
         noise = tensors(content.array_records.get(f"noise-{k}", ArrayRecord()))
         buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
-        return ClientResult(
-            Outcome(
-                samples=scalars["num-examples"],  # type: ignore[arg-type]
-                steps=scalars["steps"],  # type: ignore[arg-type]
-                lr=scalars["lr"],  # type: ignore[arg-type]
-                loss=scalars["loss"],  # type: ignore[arg-type]
-                buffers=buffers,
-                noise=noise.get("noise"),
-                batches=scalars["batches"],  # type: ignore[arg-type]
-                sketches=noise.get("sketches"),
-                seconds=scalars["seconds"],  # type: ignore[arg-type]
-            ),
-            vector,
-        )
+        report: dict[str, Any] = {field: scalars[name] for name, field in SCALARS.items()}
+        report |= {"noise": noise.get("noise"), "sketches": noise.get("sketches")}
+        return ClientResult(Outcome(**report, buffers=buffers), vector)
     except EncodingError as error:
         raise ReplyError(f"its update cannot be decoded: {error}") from error
     except (KeyError, ValueError, TypeError) as error:
@@ -164,19 +346,11 @@ def evaluate_reply(
     facts: Mapping[str, Any] | None = None,
 ) -> RecordDict:
     """What a model is worth, and, where the target chose one itself, which."""
-    measured = evaluation.test
     values: dict[str, float | None] = {"validation-loss": evaluation.validation}
-    if measured is not None:
-        values |= {
-            "loss": measured.loss,
-            "accuracy": measured.accuracy,
-            "balanced-accuracy": measured.balanced_accuracy,
-            "auc": measured.auc,
-        }
+    if evaluation.test is not None:
+        values |= {name: getattr(evaluation.test, name.replace("-", "_")) for name in MEASURES}
     metrics = MetricRecord({"num-examples": samples})
-    for name, value in values.items():
-        if value is not None:
-            metrics[name] = value
+    metrics.update({name: value for name, value in values.items() if value is not None})
     about: dict[str, Any] = {}
     if facts is not None:
         about = {"choice": facts["choice"], "candidates": list(facts["losses"])}
@@ -199,11 +373,9 @@ def read_evaluation(content: RecordDict) -> Evaluation:
             raise ReplyError(f"its {name} of {value:g} is not between 0 and {LARGEST[name]:g}")
         return float(value)
 
-    loss = number("loss")
     test = None
-    if loss is not None:
-        names = ("accuracy", "balanced-accuracy", "auc")
-        test = Metrics(loss, *(number(name) for name in names))
+    if (loss := number("loss")) is not None:
+        test = Metrics(loss, *map(number, MEASURES[1:]))
     return Evaluation(test, number("validation-loss"))
 
 
@@ -225,15 +397,13 @@ def printable(text: object) -> str:
 
 def only_kind(error: BaseException) -> str:
     """The kind of an error, without its text, which may quote rows."""
-    return f"{type(error).__name__} at the site, whose own log says more"
+    return f"{type(error).__name__}{SAYS_MORE}"
 
 
 def public_reason(failure: str) -> str:
     """Why a job failed, for others: our own words, but of any other error only its kind."""
     quoted = QUOTED_ERROR.match(failure)
-    if quoted is None:
-        return failure
-    return f"{quoted[1]} at the site, whose own log says more"
+    return failure if quoted is None else f"{quoted[1]}{SAYS_MORE}"
 
 
 def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:

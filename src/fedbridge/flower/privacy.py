@@ -293,7 +293,12 @@ class PrivacyBudget:
             sent = self._read()
             sent[privacy.noise] = sent.get(privacy.noise, 0) + 1
             if budget is not None:
-                self._check(composed_epsilon(sent, privacy.delta), budget)
+                cost = composed_epsilon(sent, privacy.delta)
+                if not cost <= budget:
+                    raise PrivacySpentError(
+                        f"Expected to stay within an epsilon of {budget:g}, but one more message "
+                        f"would make it {cost:.3g}: stop here, or let the site raise its budget."
+                    )
             entries = [{"noise": noise, "messages": count} for noise, count in sorted(sent.items())]
             write_atomically(self.path, to_json({"format": FORMAT, "sent": entries}))
             os.chmod(self.path, 0o600)  # noqa: PTH101
@@ -306,13 +311,6 @@ class PrivacyBudget:
     def epsilon(self, delta: float) -> float:
         """What they have cost together."""
         return composed_epsilon(self._read(), delta)
-
-    def _check(self, cost: float, budget: float) -> None:
-        if not cost <= budget:
-            raise PrivacySpentError(
-                f"Expected to stay within an epsilon of {budget:g}, but one more message would "
-                f"make it {cost:.3g}: stop here, or let the site raise its budget."
-            )
 
     def _read(self) -> dict[float, int]:
         try:

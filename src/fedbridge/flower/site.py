@@ -2,31 +2,39 @@
 
 A site sees the federation as everybody does, except that only its own rows are there. Nothing here
 knows how messages travel.
+
+In a deployment every message starts a new process, and a node that was restarted is a new node to
+Flower. So what must last (candidates of ``auto``, what rounding lost) is on the site's own disk.
+Records are kept per round, the last two of each kind: a coordinator that goes back to its last
+checkpoint asks for a round again, and finds what that round started from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import platformdirs
 import tomli_w
 
 from fedbridge import methods
 from fedbridge._version import __version__
-from fedbridge.base.files import write_atomically
+from fedbridge.base.files import PRIVATE, write_atomically
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.data.distant import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
-from fedbridge.flower.messages import public_reason
-from fedbridge.flower.named_arrays import Layout
+from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason
 from fedbridge.flower.privacy import PrivacyBudget, release
-from fedbridge.flower.run_spec import RequestError, RunSpec
 from fedbridge.models import build_model, is_built_in
+from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.folder import FORMAT, RunFolder
-from fedbridge.training.job import TARGET, ClientResult
+from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +45,48 @@ if TYPE_CHECKING:
     from fedbridge.data.site_package import LocalSite
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.flower.privacy import LocalPrivacy
-    from fedbridge.flower.site_memory import SiteMemory
     from fedbridge.training.job import Job
     from fedbridge.training.state import State
     from fedbridge.training.target_side import Decision, News, TargetSide
+
+
+def default_folder() -> Path:
+    """Where a site remembers things unless it says otherwise."""
+    return platformdirs.user_state_path("fedbridge") / "sites"
+
+
+class SiteMemory:
+    """Records of one site in one run.
+
+    Attributes:
+        root: the site's own folder.
+        folder: the part of it that belongs to this run.
+    """
+
+    def __init__(self, folder: Path, run: str, site: str) -> None:
+        """``run`` comes from the coordinator and ``site`` from a user: neither may name a path."""
+        name = hashlib.sha256(f"{run}\n{site}".encode()).hexdigest()[:32]
+        self.root, self.folder = folder, folder / name
+
+    def save(
+        self, kind: str, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Keep a record, for this user's eyes only, and let go of all but the last two."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.folder, 0o700)  # noqa: PTH101
+        self._records(kind).save(Checkpoint(round, dict(tensors), dict(facts)))
+
+    def load(self, kind: str, *, before: int) -> Checkpoint | None:
+        """The newest record of a round before this one that is whole; None if there is none."""
+        return self._records(kind).load(before=before)
+
+    def forget(self) -> None:
+        """Remove all records: a run begins anew."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _records(self, kind: str) -> CheckpointStore:
+        return CheckpointStore(self.folder, kind, FIRST_ROUND, PRIVATE)
+
 
 log = logging.getLogger("fedbridge")
 
@@ -173,11 +219,38 @@ class SiteWorker:
         return self.federation.evaluate(round, state)
 
     def keep_model(self, state: State, evaluation: Evaluation) -> None:
-        """Keep the target's model where the target is, ready for ``fedbridge predict``."""
+        """Keep the target's model where the target is, ready for ``fedbridge predict``.
+
+        With it are how to treat new rows, and what it is worth on the target's test rows.
+        """
         load_parameter_vector(self.model, state.parameters)
         if state.buffers:
             load_buffers(self.model, state.buffers)
-        keep_model(self.memory.root, self.site, self.spec, self.model, evaluation)
+        site, spec, task = self.site, self.spec, self.federation.task
+        described = {
+            "name": spec.model or f"{OBJECT_MODEL}{type(self.model).__qualname__}",
+            "input_shape": list(task.input_shape),
+            "outputs": task.outputs,
+        }
+        if site.n_classes is not None:
+            described["n_classes"] = site.n_classes
+        if site.class_names is not None:
+            described["class_names"] = list(site.class_names)
+        config = {
+            "format": FORMAT,
+            "version": __version__,
+            "target": site.name,
+            "sources": list(spec.sources),
+            "method": spec.method,
+            "seed": spec.seed,
+            "model": described,
+        }
+        kept = RunFolder(self.memory.root / MODEL)
+        write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
+        if site.preprocessing is not None:
+            write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
+        measured = {} if evaluation.test is None else asdict(evaluation.test)
+        kept.write_result(self.model, {"target": site.name, "method": spec.method, **measured})
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
@@ -267,33 +340,3 @@ def _built_in(name: str | None) -> str:
             f"site the model itself, client_app(model=...)."
         )
     return name
-
-
-def keep_model(
-    folder: Path, site: LocalSite, spec: RunSpec, model: nn.Module, evaluation: Evaluation
-) -> None:
-    """Write the model, how to treat new rows, and what it is worth on the target's test rows."""
-    described = {
-        "name": spec.model or f"{OBJECT_MODEL}{type(model).__qualname__}",
-        "input_shape": list(site.train.x.shape[1:]),
-        "outputs": site.n_classes or (1 if site.train.y.ndim == 1 else site.train.y.shape[1]),
-    }
-    if site.n_classes is not None:
-        described["n_classes"] = site.n_classes
-    if site.class_names is not None:
-        described["class_names"] = list(site.class_names)
-    config = {
-        "format": FORMAT,
-        "version": __version__,
-        "target": site.name,
-        "sources": list(spec.sources),
-        "method": spec.method,
-        "seed": spec.seed,
-        "model": described,
-    }
-    kept = RunFolder(folder / MODEL)
-    write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
-    if site.preprocessing is not None:
-        write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
-    measured = {} if evaluation.test is None else asdict(evaluation.test)
-    kept.write_result(model, {"target": site.name, "method": spec.method, **measured})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,8 @@ from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import Settings, split_options
 from fedbridge.flower.coordinator import FlowerEngine
 from fedbridge.flower.membership import Membership
-from fedbridge.flower.messages import arrays, tensors
-from fedbridge.flower.named_arrays import Layout, Skeleton
+from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NetworkOptions
-from fedbridge.flower.run_spec import RunSpec
 from fedbridge.flower.transport import Transport
 from fedbridge.report.finish import ResultPages
 from fedbridge.runs.folder import RunFolder
@@ -101,12 +100,10 @@ class FedBridgeStrategy(Strategy):
                 "several models in a round, but got own_training=True: use client_app(...), or "
                 "another rule."
             )
-        NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)  # refuses what cannot be
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
-        self.min_sites = min_sites
-        self.timeout, self.wait, self.secure, self.name = timeout, wait, secure, name
-        self.norm_bound, self.norm_ratio, self.encoding = norm_bound, norm_ratio, encoding
+        self.network = NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)
+        self.min_sites, self.secure, self.name = min_sites, secure, name
         self.own_training, self.about, self.options = own_training, about or {}, options
         self.result: RunResult | None = None
 
@@ -125,9 +122,9 @@ class FedBridgeStrategy(Strategy):
         Without initial arrays the model is built from its name (the option ``model``), as a local
         run with the same seed would build it.
         """
-        transport = Transport(grid, self.timeout if timeout is None else timeout)
+        transport = Transport(grid, self.network.timeout if timeout is None else timeout)
         membership = Membership(transport, self.target, self.sites, secure=self.secure)
-        membership.gather(self.wait, self.min_sites)
+        membership.gather(self.network.wait, self.min_sites)
         self.target = membership.target
         task = membership.task(self.name)
         settings, own = self._settings(task, initial_arrays)
@@ -148,9 +145,7 @@ class FedBridgeStrategy(Strategy):
                 transport=transport,
                 membership=membership,
                 spec=self._spec(membership, settings, own, task.model),
-                wait=self.wait,
-                norm_bound=self.norm_bound,
-                norm_ratio=self.norm_ratio,
+                network=self.network,
                 own_training=self.own_training,
             ),
             initial=settings.model if isinstance(settings.model, nn.Module) else None,
@@ -160,9 +155,8 @@ class FedBridgeStrategy(Strategy):
         folder = None if self.out is None else RunFolder(Path(self.out))
         self.result = run.go(folder, resume=True)
         model = self.result.model
-        layout = Layout.of_model(model)
         state = State(parameter_vector(model), buffer_copies(model))
-        result.arrays = arrays(layout.arrays(state))
+        result.arrays = arrays(Layout.of_model(model).arrays(state))
         if evaluate_fn is not None:
             measured = evaluate_fn(num_rounds, result.arrays)
             if measured is not None:
@@ -199,7 +193,7 @@ class FedBridgeStrategy(Strategy):
             "fedbridge: %s for target %s, updates as %s%s",
             self.rule,
             self.target,
-            self.encoding,
+            self.network.encoding,
             ", roles pinned to registered nodes" if self.secure else "",
         )
 
@@ -228,11 +222,10 @@ class FedBridgeStrategy(Strategy):
             own,
             plain,
             model,
-            self.encoding,
+            self.network.encoding,
         )
-        key = to_json({**spec.to_json(), "out": None if self.out is None else str(self.out)})
-        run = hashlib.sha256(key.encode()).hexdigest()[:16]
-        return RunSpec(**{**spec.to_json(), "run": run, "sources": membership.sources})
+        key = to_json({**asdict(spec), "out": None if self.out is None else str(self.out)})
+        return replace(spec, run=hashlib.sha256(key.encode()).hexdigest()[:16])
 
 
 DRIVES_ITSELF = (

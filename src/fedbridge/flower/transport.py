@@ -17,7 +17,7 @@ from fedbridge.flower.internals import ErrorCode
 from fedbridge.flower.messages import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from flwr.serverapp import Grid
 
@@ -78,7 +78,10 @@ class Transport:
             Message(content, node, kind, ttl=timeout + 60, group_id=group)
             for node, content in contents.items()
         ]
-        self.down += sum(_sizes(contents.values()))
+        records = [record for content in contents.values() for record in content.values()]
+        once = {id(record): record for record in records}  # several messages share a model
+        sizes = {key: _record_bytes(record) for key, record in once.items()}
+        self.down += sum(sizes[id(record)] for record in records)
         sent = list(self.grid.push_messages(messages))
         nodes = dict(zip(sent, contents, strict=True))
         answers: dict[int, RecordDict | NoAnswer] = {}
@@ -100,30 +103,12 @@ class Transport:
         if reply.has_error():
             reason = printable(" ".join(str(reply.error.reason).split()))
             return NoAnswer(reason or "its node is gone", lost=reply.error.code not in GONE_WRONG)
-        self.up += content_bytes(reply.content)
+        self.up += sum(map(_record_bytes, reply.content.values()))
         return reply.content
 
 
-def _sizes(contents: Iterable[RecordDict]) -> list[int]:
-    """Bytes of messages; records that several share are measured once."""
-    known: dict[int, int] = {}
-    sizes = []
-    for content in contents:
-        total = 0
-        for record in content.values():
-            if id(record) not in known:
-                known[id(record)] = _record_bytes(record)
-            total += known[id(record)]
-        sizes.append(total)
-    return sizes
-
-
-def content_bytes(content: RecordDict) -> int:
-    """Bytes of a message's content as it travels."""
-    return sum(map(_record_bytes, content.values()))
-
-
 def _record_bytes(record: object) -> int:
+    """Bytes of a record as it travels."""
     if isinstance(record, ArrayRecord):
         return sum(len(array.data) + ARRAY_OVERHEAD for array in record.values())
     return len(record.deflate())  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ passes between the two is what the methods below take and give back.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,45 +43,45 @@ class Decision:
     evaluation: Evaluation | None = None
 
 
-class TargetSide(ABC):
-    """Trains in every round beside the jobs that the coordinator gives the target, then decides."""
+class TargetSide:
+    """Trains in every round beside the jobs that the coordinator gives the target, then decides.
+
+    As it stands it is the empty shell that a coordinator has of a target that is elsewhere: nothing
+    is trained or remembered here, and the engine asks the target to decide.
+    """
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """How many models it trains in a round."""
+        return 0
 
-    @abstractmethod
     def begin(self, state: State) -> None:
         """Start all models from one."""
 
-    @abstractmethod
     def follow(self, shared: Sequence[State]) -> None:
         """Take the models that the coordinator shares as they are there, after a gap."""
 
-    @abstractmethod
     def trainings(self, round: int) -> list[tuple[Job, State]]:
         """What to train in a round, and from where; slots are filled in by the caller.
 
         The first of them tells whether the target can train at all.
         """
+        return []
 
-    @abstractmethod
     def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
         """Keep what came of the target's jobs and of the trainings until the target decides."""
 
-    @abstractmethod
     def decide(self, news: News) -> Decision:
         """Move the models by what was trained and by the news, and choose."""
+        raise NotImplementedError
 
-    @abstractmethod
     def memory(self) -> dict[str, Tensor]:
         """Tensors to remember between rounds, and between training and deciding."""
+        return {}
 
-    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Plain values to remember."""
+        return {}
 
-    @abstractmethod
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from what ``memory`` and ``facts`` held."""

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from flower.children import exit_code, family, forked, living, wait_until
 
-from fedbridge.flower.cluster.cluster import Cluster, OperationError
+from fedbridge.flower.cluster import Cluster, OperationError
 from fedbridge.flower.pki import make_node_key, node_key, read_public_key
 
 pytestmark = pytest.mark.deploy
 
-APP = Path(__file__).parents[1] / "tiny_app"
+APP = Path(__file__).parent / "tiny_app"
 SITES = {name: {"site": name, "data": f'the file\'s "name" {name}'} for name in ("A", "B b")}
 ONE_SITE = {"A": SITES["A"]}
 FOR_EVER = {"nodes": 99}
@@ -90,7 +90,7 @@ def test_a_lost_link_ends_the_run_and_comes_back_with_what_it_knew(cluster):
     before = {node.name for node in cluster.nodes()}
     state = cluster.run_app(APP, FOR_EVER, on_tick=lambda _: cluster.kill_link())
     assert state.status == "lost"
-    cluster.restart_link()
+    cluster.start_link()
     assert {node.name for node in cluster.nodes()} == before
 
 

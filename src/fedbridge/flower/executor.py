@@ -5,7 +5,7 @@ again: seconds of work before milliseconds of training. A link or node started w
 ``--isolation process`` leaves its apps to somebody else. That is done here by one process that has
 imported everything: each task still gets a process of its own, forked, and starts at once.
 
-    python -m fedbridge.flower.cluster.executor --serve http://127.0.0.1:9094 node.log
+    python -m fedbridge.flower.executor --serve http://127.0.0.1:9094 node.log
 """
 
 from __future__ import annotations

@@ -16,13 +16,17 @@ import tomli_w
 
 from fedbridge.base.errors import nearest
 from fedbridge.base.files import file_name, write_atomically
-from fedbridge.flower.cluster import executor
-from fedbridge.flower.cluster.control import Control, LinkUnreachableError, Node, RunState
-from fedbridge.flower.cluster.programs import (
+from fedbridge.flower import executor
+from fedbridge.flower.pki import Certificates, make_certificates, make_node_key, node_key
+from fedbridge.flower.programs import (
     LOOPBACK,
+    Control,
     Identity,
     Isolation,
+    LinkUnreachableError,
+    Node,
     OperationError,
+    RunState,
     SupervisedProcesses,
     flower_environment,
     free_ports,
@@ -33,7 +37,6 @@ from fedbridge.flower.cluster.programs import (
     termination_as_exit,
     uninterrupted,
 )
-from fedbridge.flower.pki import Certificates, make_certificates, make_node_key, node_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -125,7 +128,10 @@ class Cluster:
             self._wait_for_nodes(self.sites)
 
     def start_link(self) -> None:
-        """Start the link, wait until it answers, and register the nodes' keys if they have any."""
+        """Start the link, wait until it answers, and register the nodes' keys if they have any.
+
+        One that was killed comes back at the same address and with the state it had.
+        """
         self._launch_link()
         self._wait_for_link()
         if self._certificates:
@@ -160,10 +166,6 @@ class Cluster:
     def kill_link(self) -> None:
         """Kill the link and all its processes, the ServerApp of a run among them."""
         self.processes.end(LINK, patience=0.0)
-
-    def restart_link(self) -> None:
-        """Start a killed link again, at the same address and with the state it had."""
-        self.start_link()
 
     def nodes(self) -> list[Node]:
         """The nodes that the link knows."""

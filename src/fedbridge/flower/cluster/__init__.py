@@ -1,1 +1,0 @@
-"""Flower's own processes on one machine: started, spoken to, and all ended again."""
