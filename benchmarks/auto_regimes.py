@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.workflows.compare import Setting, compare
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fedbridge.data.images import cache as image_cache
-from fedbridge.report import library
+from fedbridge.report import page
 
 settings.register_profile(
     "fedbridge",
@@ -27,5 +27,5 @@ def _no_trace_in_the_users_cache(tmp_path_factory):
     images, charts = (tmp_path_factory.mktemp(name) for name in ("image-cache", "chart-library"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(image_cache, "cache_folder", lambda: images)
-        patch.setattr(library, "cache_folder", lambda: charts)
+        patch.setattr(page, "cache_folder", lambda: charts)
         yield

@@ -5,11 +5,27 @@ import math
 import pytest
 
 from fedbridge.evaluation.ranking import rank_methods
-from fedbridge.report.charts import REST, Series, line_chart, styles
-from fedbridge.report.charts.chart import DASHES, ON_PAPER, PALETTE, SHAPES, on_paper, rows, short
-from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart
-from fedbridge.report.charts.lines import DRAWN, HOVERED
+from fedbridge.report.charts import (
+    DASHES,
+    ON_PAPER,
+    PALETTE,
+    REST,
+    SHAPES,
+    on_paper,
+    rows,
+    short,
+    styles,
+)
 from fedbridge.report.charts.maps import Angles, Place, delta_errors, win_map
+from fedbridge.report.charts.plots import (
+    DRAWN,
+    HOVERED,
+    DotRow,
+    Series,
+    dot_chart,
+    line_chart,
+    rank_chart,
+)
 from fedbridge.report.charts.tested import confusion_chart
 
 EVIL = "datum.x</script>'\"]"

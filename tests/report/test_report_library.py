@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from fedbridge.base.errors import ReportError
-from fedbridge.report import library
+from fedbridge.report import page
 
 SCRIPT = b"window.vegaEmbed = 1;"
 
@@ -14,14 +14,14 @@ SCRIPT = b"window.vegaEmbed = 1;"
 def cache(tmp_path, monkeypatch):
     """An empty cache, and a packing that takes no time and counts itself."""
     packings = []
-    monkeypatch.setattr(library, "cache_folder", lambda: tmp_path / "charts")
-    monkeypatch.setattr(library, "_packing", lambda: packings.append(1) or SCRIPT)
+    monkeypatch.setattr(page, "cache_folder", lambda: tmp_path / "charts")
+    monkeypatch.setattr(page, "_packing", lambda: packings.append(1) or SCRIPT)
     return tmp_path / "charts", packings
 
 
 def fresh():
     """The library as a new process would see it."""
-    return gzip.decompress(library._library.__wrapped__())
+    return gzip.decompress(page._library.__wrapped__())
 
 
 def test_it_is_packed_once_and_then_read(cache):
@@ -29,7 +29,7 @@ def test_it_is_packed_once_and_then_read(cache):
     assert [fresh(), fresh()] == [SCRIPT, SCRIPT]
     assert len(packings) == 1
     (file,) = folder.iterdir()
-    assert library.version(library.PACKAGE) in file.name
+    assert page.version(page.PACKAGE) in file.name
 
 
 @pytest.mark.parametrize("broken", [b"", b"not gzip", gzip.compress(SCRIPT)[:-6]])
@@ -50,6 +50,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(cache):
 
 
 def test_a_failure_is_told_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(library, "PACKING", "raise SystemExit('no engine')")
+    monkeypatch.setattr(page, "PACKING", "raise SystemExit('no engine')")
     with pytest.raises(ReportError, match="no engine"):
-        library._packing()
+        page._packing()

@@ -15,7 +15,7 @@ import fedbridge as fb
 from fedbridge.cli.main import main
 from fedbridge.evaluation.ranking import rank_methods
 from fedbridge.report import ReportError, write_tables
-from fedbridge.report.comparison_tables import comparison_table, comparison_tables, ranking_table
+from fedbridge.report.result_tables import comparison_table, comparison_tables, ranking_table
 from fedbridge.report.tables import (
     Cell,
     Column,

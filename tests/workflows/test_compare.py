@@ -14,7 +14,7 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.base.processes import work_in_processes
 from fedbridge.evaluation.intervals import wilson_interval
-from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison
 from fedbridge.runs.folder import RunFolderError

@@ -103,7 +103,7 @@ def show_comparison(
         write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
     else:
         from fedbridge.cli.show import results
-        from fedbridge.report.comparison_tables import comparison_table
+        from fedbridge.report.result_tables import comparison_table
         from fedbridge.report.tables import to_terminal
 
         console = results()

@@ -26,10 +26,8 @@ from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.methods import check_travels
 from fedbridge.models import build_model, check_built_in
-from fedbridge.report import write_report
-from fedbridge.report.model_card import write_model_card
+from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
-from fedbridge.runs.record import Tested, write_tested
 from fedbridge.training.trainer import Workbench
 
 if TYPE_CHECKING:
@@ -162,7 +160,7 @@ class Rehearsal:
         test = self.task.test
         bench = Workbench(deepcopy(model), self.task)
         outputs = bench.predict(parameter_vector(model), buffer_copies(model), test)
-        write_tested(self.run_folder.path, Tested(outputs.reshape(len(test), -1), test.y))
+        keep_outputs(self.run_folder.path, outputs, test)
         write_model_card(self.run_folder.path, summary)
         write_report(self.run_folder.path)
 

@@ -31,7 +31,7 @@ from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.transport import Transport
-from fedbridge.report.finish import ResultPages
+from fedbridge.report import ResultPages
 from fedbridge.runs.folder import RunFolder
 from fedbridge.training.state import State
 

@@ -11,30 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import ReportError
 from fedbridge.base.files import write_atomically
+from fedbridge.federation.loop import Extras
 from fedbridge.methods import is_bound
-from fedbridge.report.charts.chart import config, on_paper
+from fedbridge.report.charts import config, on_paper
 from fedbridge.report.comparison_page import comparison_page
-from fedbridge.report.comparison_tables import comparison_tables
+from fedbridge.report.model_card import write_model_card
 from fedbridge.report.page import REPORT_FILE
+from fedbridge.report.result_tables import comparison_tables, run_tables
 from fedbridge.report.run_page import run_page
-from fedbridge.report.run_tables import run_tables
 from fedbridge.report.tables import FORMATS
 from fedbridge.runs.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
 from fedbridge.runs.folder import RunFolderError
-from fedbridge.runs.record import RunRecord, read_run
+from fedbridge.runs.record import RunRecord, Tested, read_run, write_tested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from torch import Tensor
+
+    from fedbridge.data.task import Site
+    from fedbridge.federation.loop import FinishedRun
     from fedbridge.report.charts import Chart, Spec
     from fedbridge.report.page import Page
 
 __all__ = [
     "REPORT_FILE",
+    "AllResultFiles",
     "ReportError",
+    "ResultPages",
+    "keep_outputs",
     "read_page",
     "save_figures",
+    "write_model_card",
     "write_report",
     "write_tables",
 ]
@@ -132,3 +141,30 @@ def paper_spec(chart: Chart) -> Spec:
     spec: dict[str, Any] = on_paper({**chart.alone(), "config": config()})
     spec["config"]["background"] = "white"
     return {**spec, "padding": PADDING, "width": WIDE if chart.wide else WIDTH}
+
+
+class ResultPages(Extras):
+    """What a finished run gets besides its result when its test rows are elsewhere."""
+
+    def before_result(self, run: FinishedRun) -> None:
+        """The model card."""
+        write_model_card(run.folder, run.summary)
+
+    def after_result(self, run: FinishedRun) -> None:
+        """The page."""
+        write_report(run.folder)
+
+
+class AllResultFiles(ResultPages):
+    """The same for a run whose test rows are here."""
+
+    def before_result(self, run: FinishedRun) -> None:
+        """The outputs on the test rows too."""
+        keep_outputs(run.folder, run.federation.predict(run.state, run.task.test), run.task.test)
+        super().before_result(run)
+
+
+def keep_outputs(folder: Path, outputs: Tensor, test: Site) -> None:
+    """Keep what a model says of the test rows, if it is finite: measures are made of it."""
+    if bool(outputs.isfinite().all()):
+        write_tested(folder, Tested(outputs.reshape(len(test), -1), test.y))

@@ -7,10 +7,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.report.charts import INK, PALETTE, REST, Series, line_chart
-from fedbridge.report.charts.dots import DotRow, dot_chart, rank_chart
+from fedbridge.report.charts import INK, PALETTE, REST
 from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
-from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart, rank_chart
 from fedbridge.report.page import (
     REPORT_FILE,
     Page,
@@ -23,6 +22,7 @@ from fedbridge.report.page import (
     small_test_note,
 )
 from fedbridge.report.reproduce import comparison_command
+from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import Cell, Column, Table
 from fedbridge.report.text import Html, counted, markup, tag
 from fedbridge.runs.record import mean

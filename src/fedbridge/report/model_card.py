@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedbridge import methods
 from fedbridge.base.files import write_atomically
 from fedbridge.report.reproduce import command, is_from_python, python_call
-from fedbridge.report.run_tables import classes_table, measures_table, sites_table
+from fedbridge.report.result_tables import classes_table, measures_table, sites_table
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.report.text import counted, markdown_code, markdown_text
 from fedbridge.runs.record import read_run

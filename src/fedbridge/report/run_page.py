@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.diagnostics import at_threshold
-from fedbridge.report.charts import INK, Series, line_chart
-from fedbridge.report.charts.dots import DotRow, dot_chart
+from fedbridge.report.charts import INK
 from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
 from fedbridge.report.page import (
     Page,
@@ -25,7 +25,7 @@ from fedbridge.report.page import (
     small_test_note,
 )
 from fedbridge.report.reproduce import command, is_from_python, python_call
-from fedbridge.report.run_tables import (
+from fedbridge.report.result_tables import (
     classes_table,
     measures_table,
     ranked,

@@ -26,7 +26,7 @@ from fedbridge.data.load import load_task
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.federation.settings import NAMES, split_options
 from fedbridge.methods.controls import FIXED_BETA
-from fedbridge.report.comparison_tables import comparison_table
+from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder
 from fedbridge.runs.folder import RunFolder, fingerprint

@@ -11,7 +11,7 @@ from fedbridge.base.options import check_choice, check_whole
 from fedbridge.data.load import load_task
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import split_options
-from fedbridge.report.finish import AllResultFiles
+from fedbridge.report import AllResultFiles
 from fedbridge.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
-from fedbridge.report.charts.chart import (
+from fedbridge.report.charts import (
     INK,
     PALETTE,
     REST,
@@ -25,6 +25,7 @@ from fedbridge.report.charts.chart import (
     axis_of,
     colour,
     drawing,
+    layer,
     mark,
     one_per_name,
     short,
@@ -47,6 +48,10 @@ NO_MAP = "No map of who wins: nowhere are distance and noise both estimated abov
 GROUND_TITLE = "smallest Delta error"
 MARKS = {**SHAPES, INK: "diamond"}
 GROUND = {"source-only": "c5", "target-only": "c4", "fedda": "c3", "fedgp": "c2"}
+HERE = {
+    "x": {"field": "d2", "type": "quantitative"},
+    "y": {"field": "sigma2", "type": "quantitative"},
+}
 DISTANCE, NOISE = "squared distance d² of the sources", "noise σ² of the target"
 
 
@@ -124,10 +129,16 @@ def win_map(
             "predicted": [_winner(place.d2, place.sigma2, angles) for place in shown],
         },
     }
+    names = layer(
+        mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
+        "places",
+        **HERE,
+        text={"field": "name", "type": "nominal"},
+    )
     spec = drawing(
         _ground_layer(x_edges, y_edges, rules),
         _places_layer(shown, mine),
-        _names_layer() if len(shown) <= len(PALETTE) else None,
+        names if len(shown) <= len(PALETTE) else None,
         height=300,
         resolve={"scale": {"color": "independent", "shape": "independent"}},
     )
@@ -189,33 +200,26 @@ def _spaced(low: float, high: float, count: int) -> list[float]:
     return [low * math.exp(step * k) for k in range(count + 1)]
 
 
-def _axes(x_edges: Sequence[float], y_edges: Sequence[float]) -> tuple[Spec, Spec]:
+def _logarithmic(field: str, title: str, edges: Sequence[float]) -> Spec:
     axis = {"format": "~g", "grid": False, "tickCount": 5}
-
-    def logarithmic(edges: Sequence[float]) -> Spec:
-        return {"type": "log", "domain": [short(edges[0]), short(edges[-1])], "nice": False}
-
-    x = axis_of("x", DISTANCE, axis=axis, scale=logarithmic(x_edges))
-    return x, axis_of("y", NOISE, axis=axis, scale=logarithmic(y_edges))
+    scale = {"type": "log", "domain": [short(edges[0]), short(edges[-1])], "nice": False}
+    return axis_of(field, title, axis=axis, scale=scale)
 
 
 def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]) -> Spec:
-    x, y = _axes(x_edges, y_edges)
-    return {
-        "mark": mark("area", opacity=0.28, line=False),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "y2": {"field": "y2"},
-            "color": {
-                "field": "rule",
-                "type": "nominal",
-                "scale": one_per_name(rules, [colour(GROUND[rule]) for rule in rules]),
-                "legend": {"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
-            },
-            "tooltip": told_fields(("rule", "smallest Delta error")),
+    return layer(
+        mark("area", opacity=0.28, line=False),
+        x=_logarithmic("x", DISTANCE, x_edges),
+        y=_logarithmic("y", NOISE, y_edges),
+        y2={"field": "y2"},
+        color={
+            "field": "rule",
+            "type": "nominal",
+            "scale": one_per_name(rules, [colour(GROUND[rule]) for rule in rules]),
+            "legend": {"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
         },
-    }
+        tooltip=told_fields(("rule", "smallest Delta error")),
+    )
 
 
 def _places_layer(places: Sequence[Place], mine: str) -> Spec:
@@ -227,25 +231,20 @@ def _places_layer(places: Sequence[Place], mine: str) -> Spec:
         scale = one_per_name(list(looks), values)
         return {"field": "won", "type": "nominal", "scale": scale, "legend": legend}
 
-    return {
-        "data": {"name": "places"},
-        "mark": mark(
-            "point", filled=True, size=130, opacity=1, stroke=colour("card"), strokeWidth=1.5
+    return layer(
+        mark("point", filled=True, size=130, opacity=1, stroke=colour("card"), strokeWidth=1.5),
+        "places",
+        **HERE,
+        color=by_winner([colour(style) for style in looks.values()]),
+        shape=by_winner([MARKS[style] for style in looks.values()]),
+        tooltip=told_fields(
+            ("name", "here"),
+            ("d2", "d²"),
+            ("sigma2", "σ²"),
+            ("predicted", "smallest Delta error"),
+            *((("won", "best result"),) if title else ()),
         ),
-        "encoding": {
-            "x": {"field": "d2", "type": "quantitative"},
-            "y": {"field": "sigma2", "type": "quantitative"},
-            "color": by_winner([colour(style) for style in looks.values()]),
-            "shape": by_winner([MARKS[style] for style in looks.values()]),
-            "tooltip": told_fields(
-                ("name", "here"),
-                ("d2", "d²"),
-                ("sigma2", "σ²"),
-                ("predicted", "smallest Delta error"),
-                *((("won", "best result"),) if title else ()),
-            ),
-        },
-    }
+    )
 
 
 def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
@@ -258,15 +257,3 @@ def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
         else:
             looks[winner] = GROUND.get(winner) or next(free, REST)
     return looks
-
-
-def _names_layer() -> Spec:
-    return {
-        "data": {"name": "places"},
-        "mark": mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
-        "encoding": {
-            "x": {"field": "d2", "type": "quantitative"},
-            "y": {"field": "sigma2", "type": "quantitative"},
-            "text": {"field": "name", "type": "nominal"},
-        },
-    }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.report.charts.chart import (
+from fedbridge.report.charts import (
     Chart,
     Columns,
     Spec,
     axis_of,
     colour,
     drawing,
+    either,
+    layer,
     mark,
     short,
     told_fields,
@@ -63,34 +65,22 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
         ("count", "rows"),
         ("percent", "% of the true class"),
     )
-    shade: Spec = {
-        "mark": mark("rect", stroke=colour("card"), strokeWidth=1 if len(names) <= LABELLED else 0),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "opacity": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1], "range": SHADES},
-                "legend": None,
-            },
-            "color": {
-                "condition": {"test": "datum.right", "value": colour("c0")},
-                "value": colour("c1"),
-            },
-            "tooltip": told,
-        },
-    }
-    counts: Spec = {
-        "mark": mark("text", tooltip=None),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "text": {"field": "count", "type": "quantitative"},
-            "color": {"value": colour("ink")},
-            "tooltip": told,
-        },
-    }
+    shade = layer(
+        mark("rect", stroke=colour("card"), strokeWidth=1 if len(names) <= LABELLED else 0),
+        x=x,
+        y=y,
+        opacity=_sized("share", {"domain": [0, 1], "range": SHADES}),
+        color=either("datum.right", colour("c0"), colour("c1")),
+        tooltip=told,
+    )
+    counts = layer(
+        mark("text", tooltip=None),
+        x=x,
+        y=y,
+        text={"field": "count", "type": "quantitative"},
+        color={"value": colour("ink")},
+        tooltip=told,
+    )
     right = sum(confusion[k][k] for k in range(len(names)))
     return Chart(
         "confusion",
@@ -102,6 +92,11 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
         note="A line per true class; the stronger the colour, the larger the share of that class. "
         "Blue is right, orange is wrong.",
     )
+
+
+def _sized(field: str, scale: Spec) -> Spec:
+    """A look that follows a number and needs no legend."""
+    return {"field": field, "type": "quantitative", "scale": scale, "legend": None}
 
 
 def _class_axis(field: str, title: str, names: Sequence[str]) -> Spec:
@@ -131,26 +126,28 @@ def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> Chart:
     }
     x = axis_of("alarms", "false alarms (1 − specificity)", scale=UNIT)
     y = axis_of("hits", "found (sensitivity)", scale=UNIT)
-    line: Spec = {
-        "mark": mark("line", interpolate="linear", strokeWidth=2, color=colour("c0")),
-        "encoding": {"x": x, "y": y, "order": {"field": "order", "type": "quantitative"}},
-    }
-    corners: Spec = {
-        "mark": mark("point", filled=True, size=60, opacity=0, color=colour("c0")),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "tooltip": told_fields(
-                ("hits", "sensitivity"), ("alarms", "1 − specificity"), ("threshold", "threshold")
-            ),
-        },
-    }
-    chosen: Spec = {
-        "data": {"name": "points"},
-        "transform": [{"filter": "datum.index === threshold"}],
-        "mark": mark("point", filled=True, size=140, shape="diamond", opacity=1),
-        "encoding": {"x": x, "y": y, "color": {"value": colour("c1")}},
-    }
+    line = layer(
+        mark("line", interpolate="linear", strokeWidth=2, color=colour("c0")),
+        x=x,
+        y=y,
+        order={"field": "order", "type": "quantitative"},
+    )
+    corners = layer(
+        mark("point", filled=True, size=60, opacity=0, color=colour("c0")),
+        x=x,
+        y=y,
+        tooltip=told_fields(
+            ("hits", "sensitivity"), ("alarms", "1 − specificity"), ("threshold", "threshold")
+        ),
+    )
+    chosen = layer(
+        mark("point", filled=True, size=140, shape="diamond", opacity=1),
+        "points",
+        {"transform": [{"filter": "datum.index === threshold"}]},
+        x=x,
+        y=y,
+        color={"value": colour("c1")},
+    )
     return Chart(
         "roc",
         "ROC curve",
@@ -186,30 +183,21 @@ def calibration_chart(calibration: Calibration, positive: str) -> Chart:
     of = f"probability of {positive}" if calibration.of == "positive" else "confidence"
     x = axis_of("predicted", f"predicted {of} in %", scale=whole)
     y = axis_of("observed", "how often it was so in %", scale=whole)
-    interval: Spec = {
-        "mark": mark("rule", strokeWidth=2, opacity=0.5, color=colour("c0")),
-        "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-    }
-    dots: Spec = {
-        "mark": mark("point", filled=True, opacity=1, color=colour("c0")),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "size": {
-                "field": "count",
-                "type": "quantitative",
-                "scale": {"range": [30, 220]},
-                "legend": None,
-            },
-            "tooltip": told_fields(
-                ("predicted", "predicted, %"),
-                ("observed", "observed, %"),
-                ("low", "from"),
-                ("high", "to"),
-                ("count", "rows"),
-            ),
-        },
-    }
+    bars = mark("rule", strokeWidth=2, opacity=0.5, color=colour("c0"))
+    interval = layer(bars, x=x, y={**y, "field": "low"}, y2={"field": "high"})
+    dots = layer(
+        mark("point", filled=True, opacity=1, color=colour("c0")),
+        x=x,
+        y=y,
+        size=_sized("count", {"range": [30, 220]}),
+        tooltip=told_fields(
+            ("predicted", "predicted, %"),
+            ("observed", "observed, %"),
+            ("low", "from"),
+            ("high", "to"),
+            ("count", "rows"),
+        ),
+    )
     error = number(calibration.expected_error)
     return Chart(
         "calibration",
@@ -223,8 +211,5 @@ def calibration_chart(calibration: Calibration, positive: str) -> Chart:
 
 
 def _diagonal(x: Spec, y: Spec) -> Spec:
-    return {
-        "data": {"name": "chance"},
-        "mark": mark("line", strokeDash=[4, 4], strokeWidth=1, color=colour("soft")),
-        "encoding": {"x": x, "y": y},
-    }
+    line = mark("line", strokeDash=[4, 4], strokeWidth=1, color=colour("soft"))
+    return layer(line, "chance", x=x, y=y)

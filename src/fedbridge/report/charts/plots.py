@@ -1,4 +1,4 @@
-"""Lines over rounds (or anything that goes on), with gaps where there is no value."""
+"""Lines over rounds (or anything that goes on), and rows of dots (values, or mean ranks)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.report.charts.chart import (
+from fedbridge.report.charts import (
     DASHES,
     REST,
     SHAPES,
@@ -16,15 +16,20 @@ from fedbridge.report.charts.chart import (
     axis_of,
     colour,
     drawing,
+    either,
     from_least,
+    layer,
     mark,
     one_per_name,
     short,
+    told_fields,
 )
 from fedbridge.report.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fedbridge.evaluation.ranking import Ranking
 
 SHOWN_POINTS = 30
 """Lines of at most so many points show each of them; longer ones only under the pointer."""
@@ -42,8 +47,8 @@ LONGEST_LABEL = 240
 TIP = "datum.tip || datum.datum.tip"
 """A point's own words; the area that answers for it has the point as its datum."""
 
-Point = tuple[float, float | None]
-Band = tuple[float, float] | None
+ROW = 20
+LONGEST_NAME = 150
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class Series:
     """
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[tuple[float, float | None], ...]
     style: str = "c0"
-    band: tuple[Band, ...] = ()
+    band: tuple[tuple[float, float] | None, ...] = ()
 
     def present(self) -> list[tuple[float, float]]:
         """The points that have a value."""
@@ -131,32 +136,29 @@ def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spe
     few = max(len(line.points) for line in lines) <= SHOWN_POINTS
     whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
     x = axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
-    hovered: Spec = {
-        "data": {"name": "points"},
-        "params": [{"name": "hover", "select": _nearest()}],
-        "mark": mark("point", filled=True, size=34, opacity=1),
-        "encoding": {
-            "x": x,
-            "y": y,
-            "color": look["color"],
-            "shape": shapes,
-            "opacity": {
-                "condition": [
-                    {"param": "hover", "empty": False, "value": 1},
-                    {"test": "datum.alone", "value": 1},
-                ],
-                "value": 1 if few else 0,
-            },
-            "tooltip": {"value": {"expr": TIP}},
-        },
-    }
+    low, each = {**y, "field": "low"}, {"field": "s", "type": "nominal"}
+    nearest = {"type": "point", "on": "pointerover", "clear": "pointerout", "nearest": True}
+    shown = [{"param": "hover", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}]
+    band = layer(mark("area", opacity=0.14), x=x, y=low, y2={"field": "high"}, color=look["color"])
+    pale = layer(mark("line", strokeWidth=1, color=colour(REST)), "pale", x=x, y=y, detail=each)
+    named_lines = layer(
+        mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"), x=x, y=y, **look
+    )
+    hovered = layer(
+        mark("point", filled=True, size=34, opacity=1),
+        "points",
+        {"params": [{"name": "hover", "select": nearest}]},
+        x=x,
+        y=y,
+        color=look["color"],
+        shape=shapes,
+        opacity={"condition": shown, "value": 1 if few else 0},
+        tooltip={"value": {"expr": TIP}},
+    )
     return drawing(
-        _band(x, y, look) if any(line.band for line in lines) else None,
-        _pale(x, y) if len(named) < len(lines) else None,
-        {
-            "mark": mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"),
-            "encoding": {"x": x, "y": y, **look},
-        },
+        band if any(line.band for line in lines) else None,
+        pale if len(named) < len(lines) else None,
+        named_lines,
         hovered,
     )
 
@@ -180,30 +182,6 @@ def _legend(names: Sequence[str]) -> Spec | None:
 def _by_name(names: Sequence[str], values: Sequence[Any], legend: Spec | None) -> Spec:
     scale = one_per_name(names, values)
     return {"field": "s", "type": "nominal", "scale": scale, "legend": legend}
-
-
-def _nearest() -> Spec:
-    return {"type": "point", "on": "pointerover", "clear": "pointerout", "nearest": True}
-
-
-def _band(x: Spec, y: Spec, look: Spec) -> Spec:
-    return {
-        "mark": mark("area", opacity=0.14),
-        "encoding": {
-            "x": x,
-            "y": {**y, "field": "low"},
-            "y2": {"field": "high"},
-            "color": look["color"],
-        },
-    }
-
-
-def _pale(x: Spec, y: Spec) -> Spec:
-    return {
-        "data": {"name": "pale"},
-        "mark": mark("line", strokeWidth=1, color=colour(REST)),
-        "encoding": {"x": x, "y": y, "detail": {"field": "s", "type": "nominal"}},
-    }
 
 
 def _data(lines: Sequence[Series], x_label: str) -> dict[str, Columns]:
@@ -250,3 +228,134 @@ def _told(series: Sequence[Series]) -> str:
         )
     more = len(series) - DESCRIBED
     return " ".join([*parts, f"{more} more lines."] if more > 0 else parts)
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """One row of a dot chart: some values, their mean, and how far they spread."""
+
+    name: str
+    values: tuple[float, ...]
+    mean: float | None
+    spread: float | None = None
+    best: bool = False
+
+
+def dot_chart(
+    key: str,
+    title: str,
+    rows: Sequence[DotRow],
+    *,
+    x_label: str,
+    note: str = "",
+    least: float = -math.inf,
+) -> Chart | None:
+    """Dots row by row, the best in another colour and shape; None when there is no value.
+
+    Args:
+        key: Unique on the page.
+        title: Above the chart.
+        rows: From top to bottom.
+        x_label: What is to the right.
+        note: A sentence below.
+        least: What no value can be below: no bar reaches there, and the axis begins there.
+    """
+    there = [row for row in rows if row.mean is not None]
+    if not there:
+        return None
+    y = _names("name", [row.name for row in there], grid=True)
+    scale = from_least(least)
+    single = layer(
+        mark("point", filled=True, size=16, opacity=0.45, color=colour("c0")),
+        "singles",
+        y=y,
+        x=axis_of("value", x_label, scale=scale),
+    )
+    bars, means = _means(
+        y,
+        axis_of("mean", x_label, scale=scale),
+        color=either("datum.best", colour("c1"), colour("c0")),
+        shape=either("datum.best", "diamond", "circle"),
+        tooltip=told_fields(("name", "name"), ("mean", "mean"), ("spread", "spread")),
+    )
+    several = any(len(row.values) > 1 for row in rows)
+    spec = drawing(bars, single if several else None, means, height=ROW * len(there))
+    data: dict[str, Columns] = {
+        "values": {
+            "name": [row.name for row in there],
+            "mean": [short(row.mean) for row in there],
+            "spread": [short(row.spread) for row in there],
+            "low": [short(max(least, (row.mean or 0) - (row.spread or 0))) for row in there],
+            "high": [short((row.mean or 0) + (row.spread or 0)) for row in there],
+            "best": [int(row.best) for row in there],
+        },
+        "singles": {
+            "name": [row.name for row in rows for _ in row.values],
+            "value": [short(value) for row in rows for value in row.values],
+        },
+    }
+    told = "; ".join(f"{row.name} {number(row.mean)}" for row in rows)
+    return Chart(key, title, spec, data, told=f"{x_label}: {told}.", note=note)
+
+
+def _names(field: str, names: Sequence[str], *, grid: bool) -> Spec:
+    """Names one below the other, in their order."""
+    axis = {"labelColor": colour("ink"), "labelLimit": LONGEST_NAME, "grid": grid}
+    return {"field": field, "type": "nominal", "title": None, "sort": list(names), "axis": axis}
+
+
+def _means(y: Spec, x: Spec, *, color: Spec, **looks: Any) -> tuple[Spec, Spec]:
+    """Bars from ``low`` to ``high``, and on each the dot that it is about."""
+    low = {**x, "field": "low"}
+    bars = mark("rule", strokeWidth=2, opacity=0.5)
+    dots = mark("point", filled=True, size=85, opacity=1)
+    return (
+        layer(bars, y=y, x=low, x2={"field": "high"}, color=color),
+        layer(dots, y=y, x=x, color=color, **looks),
+    )
+
+
+def rank_chart(ranking: Ranking) -> Chart:
+    """A bar of one critical difference around every mean rank.
+
+    Two bars overlap just when the ranks are closer than the critical difference: then the methods
+    cannot be told apart. The shaded stretch is the best method's bar.
+    """
+    entries, difference = ranking.entries, ranking.critical_difference
+    half, best = difference / 2, ranking.entries[0].rank
+    data: dict[str, Columns] = {
+        "values": {
+            "method": [entry.method for entry in entries],
+            "rank": [short(entry.rank) for entry in entries],
+            "low": [short(entry.rank - half) for entry in entries],
+            "high": [short(entry.rank + half) for entry in entries],
+            "equal": [int(entry.rank - best <= difference) for entry in entries],
+        },
+        "best": {"low": [short(best - half)], "high": [short(best + half)]},
+    }
+    axis = {"values": list(range(1, len(entries) + 1)), "format": "d"}
+    x = axis_of("rank", "mean rank (1 is best)", axis=axis)
+    stretch = layer(
+        mark("rect", color=colour("c0"), opacity=0.1),
+        "best",
+        x={**x, "field": "low"},
+        x2={"field": "high"},
+    )
+    bars, dots = _means(
+        _names("method", [entry.method for entry in entries], grid=False),
+        x,
+        color=either("datum.equal", colour("c0"), colour("c1")),
+        shape=either("datum.equal", "circle", "square"),
+        tooltip=told_fields(("method", "method"), ("rank", "mean rank")),
+    )
+    told = "; ".join(f"{entry.method} {number(entry.rank)}" for entry in entries)
+    return Chart(
+        "ranks",
+        "Mean ranks with critical differences",
+        drawing(stretch, bars, dots, height=ROW * len(entries)),
+        data,
+        told=f"Mean ranks: {told}. Critical difference {number(difference)}.",
+        note=f"Bars are as long as the critical difference, {difference:.2f}: "
+        f"methods whose bars overlap cannot be told apart. Blue circles overlap with the best.",
+        wide=True,
+    )
