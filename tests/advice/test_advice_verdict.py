@@ -6,7 +6,6 @@ import pytest
 
 from fedbridge.advice.verdict import (
     Advice,
-    Interval,
     Losses,
     Partner,
     Point,
@@ -17,6 +16,7 @@ from fedbridge.advice.verdict import (
     rounded,
     simplest_of_the_best,
 )
+from fedbridge.evaluation.intervals import Interval
 
 
 def about(value, spread=0.05):

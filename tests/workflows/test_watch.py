@@ -16,8 +16,7 @@ from small import blobs, line
 import fedbridge as fb
 from fedbridge.base.files import to_json
 from fedbridge.cli.main import main
-from fedbridge.cli.watch import keep_looking
-from fedbridge.cli.watch_view import view
+from fedbridge.cli.watch import keep_looking, view
 from fedbridge.runs.lock import FILE, folder_lock
 from fedbridge.workflows.compare import Setting, compare
 from fedbridge.workflows.watch import CellState, WatchError, look, seconds_left

@@ -50,8 +50,8 @@ from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
     from fedbridge.advice.measure import Measured
-    from fedbridge.advice.verdict import Interval
     from fedbridge.data.task import FederatedTask
+    from fedbridge.evaluation.intervals import Interval
     from fedbridge.federation.settings import Settings
 
 AFTER = 10

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.advice.verdict import Interval
 from fedbridge.base.errors import NoiseUndefinedError, ShapeError
 from fedbridge.core.geometry import divide
+from fedbridge.evaluation.intervals import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

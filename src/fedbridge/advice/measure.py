@@ -57,7 +57,8 @@ TRIAL_PURPOSE = 400
 TRIAL_ROUNDS, MOST_STEPS = 20, 500
 """Rounds that the target trains in the trial, unless that would be more steps in all."""
 
-Tell = Callable[[str], object]
+OnStep = Callable[[str], object]
+"""Told what is under way."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def probes_at_a_time(federation: Federation) -> tuple[int, int]:
     return FOLDS, max(jobs, FOLDS)
 
 
-def measure_task(federation: Federation, rounds: int, tell: Tell) -> Measured:
+def measure_task(federation: Federation, rounds: int, tell: OnStep) -> Measured:
     """Warm up, train the sources for a few rounds, probe all sites there, hold the trial."""
     warmup = federation.settings.warmup
     state = federation.initial
@@ -101,7 +102,7 @@ def measure_task(federation: Federation, rounds: int, tell: Tell) -> Measured:
     return _measure(federation, start, state, tell)
 
 
-def _measure(federation: Federation, start: State, state: State, tell: Tell) -> Measured:
+def _measure(federation: Federation, start: State, state: State, tell: OnStep) -> Measured:
     classes = strata_of(federation)
     jobs = [_probe(federation, TARGET, state, rows) for rows in classes]
     jobs += [_probe(federation, k + 1, state) for k in range(federation.n_sources)]

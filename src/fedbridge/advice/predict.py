@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fedbridge.advice.batches import BatchGram, Truth
-    from fedbridge.advice.verdict import Interval
     from fedbridge.core.blocks import Blocks
+    from fedbridge.evaluation.intervals import Interval
 
 MOST_BATCHES = 32
 """More batches than that estimate the noise no better for the purpose."""

@@ -9,12 +9,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.core.rules import names
+from fedbridge.evaluation.intervals import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Role = Literal["helps", "far", "opposed", "unclear"]
-Decision = Literal["join", "alone", "unclear"]
+PartnerRole = Literal["helps", "far", "opposed", "unclear"]
+Answer = Literal["join", "alone", "unclear"]
 FORMAT = 1
 ALONE, JOINED = "target-only", "auto"
 """What is recommended to one who should not join, and to everybody else."""
@@ -28,7 +29,7 @@ NEAR = 3.0
 FEWEST = 8
 """Fewer degrees of freedom than that say nothing about noise."""
 
-IN_WORDS: dict[Role, tuple[str, str]] = {
+IN_WORDS: dict[PartnerRole, tuple[str, str]] = {
     "helps": ("helps", "help"),
     "opposed": ("pulls the other way", "pull the other way"),
     "far": ("is far, its weight should be near zero", "are far, their weights should be near zero"),
@@ -40,15 +41,6 @@ SAME = 0.05
 """Predicted errors that differ by less, as shares of that of training alone, are the same."""
 
 MOST_NAMES = 6
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number and its 95% interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ class Partner:
     cosine: Interval
     ratio: Interval
     weight: Interval
-    role: Role
+    role: PartnerRole
 
 
 @dataclass(frozen=True)
@@ -162,7 +154,7 @@ class Advice:
     rules: tuple[RuleError, ...] = ()
     reduction: Interval | None = None
     losses: Losses | None = None
-    decision: Decision = "unclear"
+    decision: Answer = "unclear"
     recommended: str = JOINED
     best_rule: str | None = None
     thin: tuple[str, ...] = ()
@@ -180,7 +172,7 @@ class Advice:
         return {"format": FORMAT, **asdict(self)}
 
 
-def role_of(ratio: Interval, cosine: Interval) -> Role:
+def role_of(ratio: Interval, cosine: Interval) -> PartnerRole:
     """What to make of a source."""
     if cosine.high < 0:
         return "opposed"
@@ -209,7 +201,7 @@ class Case:
         share = self.best.relative
         return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
-    def by_gradients(self) -> Decision:
+    def by_gradients(self) -> Answer:
         """What the predicted errors say."""
         if self.reduction is None or self.freedom < FEWEST:
             return "unclear"
@@ -217,7 +209,7 @@ class Case:
             return "join"
         return "alone" if self.reduction.value < WORTH_IT else "unclear"
 
-    def by_losses(self) -> Decision:
+    def by_losses(self) -> Answer:
         """What the trial says."""
         losses = self.numbers.losses
         if losses is None:
@@ -249,7 +241,7 @@ class Case:
             )
         return tuple(reasons)
 
-    def decision(self) -> Decision:
+    def decision(self) -> Answer:
         """Whether to join: by the gradients, or the losses where those are silent."""
         if self.thin():
             return "unclear"
@@ -259,7 +251,7 @@ class Case:
     def recommended(self) -> str:
         """The method to use.
 
-        Joining is a matter for ``auto``: predicted errors tell whether joining pays better than
+        Answer is a matter for ``auto``: predicted errors tell whether joining pays better than
         they tell which rule does (docs/advise.md), and ``auto`` decides by losses as it goes.
         """
         return ALONE if self.decision() == "alone" else JOINED
@@ -282,7 +274,7 @@ class Case:
                 f"{most} against training alone."
             )
         return (
-            f"Join: the expected error of the update falls by {_with_range(self.reduction)} "
+            f"Join: the expected error of the update falls by {with_range(self.reduction)} "
             f"against training alone."
         )
 
@@ -293,11 +285,11 @@ class Case:
         if self.decision() == "alone":
             more = Interval(-gain.value, -gain.high, -gain.low)
             return (
-                f"Stay alone: the loss on the target's own rows is higher by {_with_range(more)} "
+                f"Stay alone: the loss on the target's own rows is higher by {with_range(more)} "
                 f"with the sources than without."
             )
         return (
-            f"Join: the loss on the target's own rows is lower by {_with_range(gain)} with the "
+            f"Join: the loss on the target's own rows is lower by {with_range(gain)} with the "
             f"sources than without."
         )
 
@@ -394,7 +386,8 @@ def decided(advice: Advice, *, freedom: int) -> Advice:
     )
 
 
-def _with_range(share: Interval) -> str:
+def with_range(share: Interval) -> str:
+    """A share and its interval."""
     return f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)})"
 
 

@@ -7,7 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import FAILED, add_command, complain, results_only, write_json
+from fedbridge.cli.shared import (
+    FAILED,
+    add_command,
+    complain,
+    progress_bar,
+    results,
+    results_only,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -84,8 +92,6 @@ def list_command(args: Namespace) -> int:
         content = {name: described(entry) for name, entry in CATALOGUE.items()}
         write_json({"folder": str(data_root()), "data_sets": content})
     else:
-        from fedbridge.cli.show import results
-
         results().print(catalogue_table(CATALOGUE.values()))
         _print([f"folder: {data_root()}"])
     return 0
@@ -141,8 +147,6 @@ def check_command(args: Namespace) -> int:
 
 
 def _print(lines: Iterable[str]) -> None:
-    from fedbridge.cli.show import results
-
     console = results()
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -151,28 +155,9 @@ def _print(lines: Iterable[str]) -> None:
 @contextmanager
 def download_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     """A callback for arriving bytes that keeps a bar up to date; silent where nobody looks."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    console = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.description}", markup=False),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
-    with bar:
+    with progress_bar(DownloadColumn(), TransferSpeedColumn(), quiet=quiet) as bar:
         shown = bar.add_task("", total=None)
         current = ""
 

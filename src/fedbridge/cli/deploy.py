@@ -191,7 +191,7 @@ def check_command(args: Namespace) -> int:
     if args.json:
         write_json(report.to_json())
     else:
-        from fedbridge.cli.show import results
+        from fedbridge.cli.shared import results
 
         results().print(findings_table(report))
     return 0 if report.ok else NOT_IN_ORDER

@@ -15,7 +15,6 @@ from fedbridge.cli import (
     advise,
     compare,
     data,
-    demo,
     deploy,
     names,
     predict,
@@ -75,7 +74,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"fedbridge {__version__}")
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for family in (demo, advise, run, compare, watch, predict, report, data, deploy, names):
+    compare.add_demo(commands)
+    for family in (advise, run, compare, watch, predict, report, data, deploy, names):
         family.add(commands)
     return parser
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, write_json
+from fedbridge.cli.shared import add_command, results, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,7 +37,11 @@ def _list_names(entries: Sequence[tuple[str, str]], args: Namespace) -> int:
     if args.json:
         write_json(dict(entries))
     else:
-        from fedbridge.cli.show import name_table, results
+        from rich.table import Table
+        from rich.text import Text
 
-        results().print(name_table(entries))
+        table = Table(show_header=False, box=None)
+        for name, meaning in entries:
+            table.add_row(Text(name), Text(meaning))
+        results().print(table)
     return 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, write_json
+from fedbridge.cli.shared import add_command, share_progress, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -53,7 +53,6 @@ def report_command(args: Namespace) -> int:
 
 
 def _save_figures(args: Namespace) -> list[Path]:
-    from fedbridge.cli.show import share_progress
     from fedbridge.report import read_page, save_figures
 
     with share_progress(quiet=args.json) as update:

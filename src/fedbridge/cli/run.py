@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from fedbridge.cli.shared import (
     RUNS,
     add_command,
     add_output,
     natural,
+    results,
     results_only,
     run_options_named,
+    share_progress,
     sort_options,
     write_json,
 )
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rich.table import Table
 
     from fedbridge.cli.shared import Commands
+
+NOT_MEASURED = "not measured"
+"""The target was not there, or keeps its measures to itself."""
 
 HELP = """\
 Train a model for the target with the help of the sources.
@@ -68,7 +77,6 @@ def run_command(args: Namespace) -> int:
     """Train, with progress, and show the summary."""
     with results_only(args):
         from fedbridge.base.files import file_name
-        from fedbridge.cli.show import run_progress
         from fedbridge.data.load import load_task
         from fedbridge.workflows.run import run
 
@@ -94,10 +102,71 @@ def run_command(args: Namespace) -> int:
     if args.json:
         write_json({**result.summary, "out": str(out)})
     else:
-        from fedbridge.cli.show import results, summary_table
-
         console = results()
         console.print(summary_table(result.summary))
         page = out / "report.html"
         console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
     return 0
+
+
+@contextmanager
+def run_progress(rounds: int, *, quiet: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A callback for every round that keeps a bar up to date."""
+    with share_progress(rounds, quiet=quiet) as show:
+        yield lambda line: show(max(0, line["round"]), _round_text(line))
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """A finished run in a few lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"{summary['task']}: {summary['target']} by {summary['method']}"
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    for name, value in summary_lines(summary):
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is worth saying of a run, with how sure one can be of it."""
+    from fedbridge.evaluation.metrics import SCORED_ROUNDS
+
+    if summary["accuracy"] is None:
+        score = summary["score"]
+        lines = [
+            ("the target's test rows", NOT_MEASURED)
+            if score is None
+            else ("score (negative test loss)", f"{score:.4f}")
+        ]
+    else:
+        low, high = summary["accuracy_interval"]
+        scored = min(SCORED_ROUNDS, summary["rounds"])
+        sure = f"95% interval {low:.1f} to {high:.1f} ({summary['n_test']} test rows)"
+        over = f"mean of the last {scored} rounds" if scored > 1 else "one round"
+        lines = [
+            (f"accuracy ({over})", f"{summary['accuracy']:.1f}%, {sure}"),
+            ("accuracy after the last round", _percent(summary["accuracy_last"])),
+            ("balanced accuracy", _percent(summary["balanced_accuracy"])),
+        ]
+    if summary["auc"] is not None:
+        lines.append(("area under the ROC curve", f"{summary['auc']:.3f}"))
+    stopped = " (stopped early)" if summary["stopped_early"] else ""
+    lines.append(("rounds", f"{summary['rounds']}{stopped}"))
+    return lines
+
+
+def _round_text(line: Mapping[str, Any]) -> str:
+    parts = [f"round {line['round']}"]
+    if line["accuracy"] is not None:
+        parts.append(f"accuracy {_percent(line['accuracy'])}")
+    else:
+        parts.append(NOT_MEASURED if line["loss"] is None else f"loss {line['loss']:.4f}")
+    betas = [beta for beta in line["beta"] or [] if beta is not None]
+    if betas:
+        parts.append(f"mean beta {sum(betas) / len(betas):.2f}")
+    return ", ".join(parts)
+
+
+def _percent(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.1f}%"

@@ -1,6 +1,8 @@
-"""What the commands share: reading the command line, options by name, and writing results.
+"""What the commands share: reading the command line, options by name, progress and results.
 
-Any option of a task, a run or a method is taken by its name, without knowing it.
+Any option of a task, a run or a method is taken by its name, without knowing it. Progress goes to
+stderr, results to stdout. What draws in the terminal is imported when there is something to draw:
+`--help` need not wait for it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
+
     Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
     Command: TypeAlias = Callable[[Namespace], int]
 
 FAILED = 1
 RUNS = Path("runs")
+WIDTH_IN_FILES = 120
+"""Width of tables where there is no terminal to ask."""
 TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 
@@ -191,6 +198,45 @@ def write_json(content: Mapping[str, Any]) -> None:
     from fedbridge.base.files import to_json
 
     sys.stdout.write(to_json(dict(content)) + "\n")
+
+
+def results() -> Console:
+    """Where results go; nothing in them is taken for markup, since names come from data."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else WIDTH_IN_FILES
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def progress_bar(*columns: ProgressColumn, quiet: bool) -> Progress:
+    """A bar on stderr with the time that is left; silent where nobody looks at it."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.BarColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        *columns,
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+@contextmanager
+def share_progress(
+    total: float | None = 1.0, *, quiet: bool
+) -> Iterator[Callable[[float, str], None]]:
+    """A callback with what is done of ``total`` and what is under way, for a bar."""
+    with progress_bar(quiet=quiet) as bar:
+        shown = bar.add_task("starting", total=total)
+
+        def update(done: float, text: str) -> None:
+            bar.update(shown, completed=done, description=text)
+
+        yield update
 
 
 def complain(text: str, status: int) -> int:

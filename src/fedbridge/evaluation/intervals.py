@@ -28,13 +28,12 @@ Z = 1.96
 
 
 @dataclass(frozen=True)
-class WithInterval:
-    """A measure with its 95% confidence interval, and the number of rows behind it."""
+class Interval:
+    """A number with its 95% interval."""
 
     value: float
     low: float
     high: float
-    count: int
 
     @property
     def half_width(self) -> float:
@@ -45,6 +44,13 @@ class WithInterval:
     def reach(self) -> float:
         """How far the truth may be: the distance to the farther end of the interval."""
         return max(self.value - self.low, self.high - self.value)
+
+
+@dataclass(frozen=True)
+class WithInterval(Interval):
+    """A measure with its confidence interval, and the number of rows behind it."""
+
+    count: int
 
 
 @dataclass(frozen=True)

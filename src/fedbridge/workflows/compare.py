@@ -40,7 +40,7 @@ MATCHED = "target-only-matched"
 CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
 
-Progress = Callable[[float, int, str], object]
+CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
 
 
@@ -184,7 +184,7 @@ def compare(
     rounds: int = 50,
     out: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: CellProgress | None = None,
 ) -> Comparison:
     """Run every method in every setting with every seed; controls are added.
 
@@ -218,7 +218,7 @@ class _Board:
     plan: ComparisonPlan
     folder: ComparisonFolder | None
     cells: Sequence[PlannedRun]
-    progress: Progress | None
+    progress: CellProgress | None
     results: dict[int, CellResult] = field(default_factory=dict)
     under_way: dict[int, float] = field(default_factory=dict)
     kept: int = 0

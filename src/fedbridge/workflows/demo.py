@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.runs.comparison import Comparison
-    from fedbridge.workflows.compare import Progress
+    from fedbridge.workflows.compare import CellProgress
 
 ROUNDS = 15
 OPTIONS: dict[str, object] = {"lr": 0.2, "lr_target": 0.1, "batch_size": 32}
@@ -42,7 +42,7 @@ def run_demo(
     rounds: int = ROUNDS,
     out: str | Path | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: CellProgress | None = None,
 ) -> Comparison:
     """All rules and ``auto`` under the three shifts; what is finished in ``out`` is kept."""
     options = OPTIONS | ({} if workers is None else {"workers": workers})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedbridge.runs.comparison import Comparison
 
-State = Literal["done", "running", "interrupted", "waiting", "failed", "does not apply"]
+RunState = Literal["done", "running", "interrupted", "waiting", "failed", "does not apply"]
 Whole = Literal["finished", "running", "starting", "stopped", "unknown"]
 TIMES = ("seconds_train", "seconds_aggregate", "seconds_eval")
 
@@ -47,7 +47,7 @@ class CellState:
     setting: str
     method: str
     seed: int
-    state: State
+    state: RunState
     round: int
     rounds: int
     score: float | None = None
@@ -211,7 +211,7 @@ def _cell_state(
     """Where a cell stands: as the comparison's file says, or else as its own folder does."""
     blank = CellState(result.setting, result.method, result.seed, "waiting", 0, rounds)
     if result.error is not None:
-        state: State = "does not apply" if result.unmet else "failed"
+        state: RunState = "does not apply" if result.unmet else "failed"
         return replace(blank, state=state, error=result.error)
     summary = result.summary or (None if folder is None else _own_summary(folder, rounds))
     if summary is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedbridge.cli.show import run_progress, summary_lines
+from fedbridge.cli.run import run_progress, summary_lines
 
 SUMMARY = {
     "accuracy": 50.0,
