@@ -17,7 +17,7 @@ from fedbridge import methods, rules
 from fedbridge.data.load import registry
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.federation.settings import Settings
-from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.options import NetworkOptions, config_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +43,12 @@ def settings_table() -> str:
 def network_table() -> str:
     """The options of a run over a network."""
     return _table(["option", "default", "meaning"], _rows_of(NetworkOptions))
+
+
+def network_config_table() -> str:
+    """The same as an app's configuration writes them."""
+    rows = ((config_key(option), *told) for option, *told in _rows_of(NetworkOptions))
+    return _table(["key", "default", "meaning"], rows)
 
 
 def methods_table() -> str:
@@ -86,6 +92,7 @@ def tasks_table() -> str:
 TABLES = {
     "settings": settings_table,
     "network": network_table,
+    "network_config": network_config_table,
     "methods": methods_table,
     "tasks": tasks_table,
 }

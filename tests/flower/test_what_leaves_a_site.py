@@ -2,6 +2,7 @@
 
 import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from small import blobs
 import fedbridge as fb
 from fedbridge.flower.messages import ALLOWED, ReplyError, check_fields
 
+DOCS = Path(__file__).parents[2] / "docs" / "deploy.md"
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 CANARIES = [-123456.79, 31415.9265, 27182.8184]
 WORDS = ["Ada Lovelace", "1815-12-10"]
@@ -138,3 +140,10 @@ def test_with_differential_privacy_nothing_measured_leaves(tmp_path):
     assert first["accuracy"] is None
     assert set(first["epsilon"]) == {"target", *task.source_names}
     assert second["epsilon"]["target"] > first["epsilon"]["target"] > 0
+
+
+def test_the_documents_have_the_whole_list():
+    text = DOCS.read_text(encoding="utf-8").partition("| record | its fields |")[2]
+    rows = re.findall(r"^\| `(\S+)` \| (.*) \|$", text.partition("\n\n")[0], flags=re.MULTILINE)
+    told = {record.replace("K", r"\d+"): set(re.findall(r"`(\S+)`", row)) for record, row in rows}
+    assert told == {record: set(fields) - {"*"} for record, fields in ALLOWED.items()}

@@ -225,7 +225,8 @@ def key_command(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> DeploymentPlan:
-    from fedbridge.base.errors import UnknownOptionError, nearest
+    from fedbridge.base.errors import UnknownOptionError
+    from fedbridge.base.options import check_known
     from fedbridge.cli.shared import sort_options
     from fedbridge.data.tables.summary import Reading, column_names
     from fedbridge.deploy.folders import DeploymentPlan
@@ -234,18 +235,15 @@ def _plan(args: Namespace) -> DeploymentPlan:
 
     args.workers = None
     of_run, others = sort_options(args, (args.method,))
-    for option in others:
-        if option in (*NETWORK, *PRIVACY):
+    known = "the run, the method or the target's data"
+    for option in (*NETWORK, *PRIVACY):
+        if option in others:
             where = "site.toml of each site" if option in PRIVACY else "app/pyproject.toml"
             raise UnknownOptionError(
-                f"Expected options of the run, the method or the target's data, but got "
-                f"{option!r}: write it into {where} that this command makes."
+                f"Expected options of {known}, but got {option!r}: write it into {where} that "
+                f"this command makes."
             )
-        if option not in OF_DATA:
-            raise UnknownOptionError(
-                f"Expected options of the run, the method or the target's data, but there is no "
-                f"option {option!r}.{nearest(option, [*OF_DATA, *NAMES])}"
-            )
+    check_known(others, (*OF_DATA, *NAMES), known)
     Settings(**{name: value for name, value in of_run.items() if name in NAMES})
     columns = None if args.columns is None else column_names(args.columns)
     return DeploymentPlan(

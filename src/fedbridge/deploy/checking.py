@@ -199,21 +199,16 @@ def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]
 
 
 def _public_key(site: SiteFolder) -> list[Finding]:
-    public = read_public_key(site.key.public)
+    what, public = f"{site.folder.name}: key", read_public_key(site.key.public)
     if not site.key.private.exists():
-        return [Finding(f"{site.folder.name}: key", "ok", "public key is here")]
+        return [Finding(what, "ok", "public key is here")]
     if check_private_key(site.key.private) != public:
         raise FedbridgeError(
             f"Expected {site.key.public} to belong to the private key beside it, but it does "
             f"not: delete the private one if the site has made its own."
         )
-    return [
-        Finding(
-            f"{site.folder.name}: key",
-            "note",
-            "the private key is still here: delete it once the site has it",
-        )
-    ]
+    said = "the private key is still here: delete it once the site has it"
+    return [Finding(what, "note", said)]
 
 
 def _told(deployment: Deployment, name: str, described: dict[str, Description]) -> str:
@@ -265,15 +260,14 @@ def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     found = []
     for name in plan.sites:
         node = nodes.get(read_public_key(deployment.site(name).key.public))
-        what = f"{name}: node"
+        state: FindingState = "problem"
         if node is None or node.name != name:
             said = "its key is not registered: run `fedbridge deploy register`"
-            found.append(Finding(what, "problem", said))
         elif not node.online:
             said = "registered, but not online: let the site run `fedbridge deploy node`"
-            found.append(Finding(what, "problem", said))
         else:
-            found.append(Finding(what, "ok", "registered and online"))
+            state, said = "ok", "registered and online"
+        found.append(Finding(f"{name}: node", state, said))
     return found
 
 

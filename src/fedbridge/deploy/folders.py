@@ -132,6 +132,31 @@ class DeploymentPlan:
             ) from error
 
 
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a site says of itself in its ``site.toml``.
+
+    Attributes:
+        site: Its name.
+        role: Source or target, as it agreed to.
+        data: Its CSV; empty until somebody fills it in.
+        link: Where the coordinator's link is.
+        port: A free port of the site's own machine.
+        reading: How its table is read.
+        privacy: How its messages are protected; ``None`` when they are not.
+        budget: The largest epsilon that it is ready to give; ``None`` for any.
+    """
+
+    site: str
+    role: Role
+    data: str
+    link: str
+    port: int
+    reading: Reading
+    privacy: LocalPrivacy | None = None
+    budget: float | None = None
+
+
 class SiteFolder:
     """What one site has: all that it needs, and nothing of the others.
 
@@ -154,7 +179,38 @@ class SiteFolder:
 
     def settings(self) -> SiteSettings:
         """What ``site.toml`` says, checked."""
-        return read_site_settings(self.settings_file)
+        path = self.settings_file
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            kind, columns = content.get("kind", ""), column_names(str(content.get("columns", "")))
+            if content["role"] not in ("source", "target"):
+                raise ValueError(f"role is {content['role']!r}, neither source nor target")
+            privacy, budget = privacy_in(content)
+            return SiteSettings(
+                site=str(content["site"]),
+                role=content["role"],
+                data=str(content["data"]),
+                link=str(content["link"]),
+                port=int(content["port"]),
+                reading=Reading(
+                    str(content["label-column"]),
+                    columns or None,
+                    column_names(str(content.get("categorical", ""))),
+                    kind or None,
+                ),
+                privacy=privacy,
+                budget=budget,
+            )
+        except KeyError as error:
+            raise DeploymentError(
+                f"Expected {str(path)!r} to say {error.args[0]!r}, but it does not: add it, or get "
+                f"a new site.toml from the coordinator."
+            ) from error
+        except (OSError, ValueError, OptionError) as error:
+            raise DeploymentError(
+                f"Expected the settings of a site in {str(path)!r}, but they cannot be used: "
+                f"{str(error).rstrip('.')}."
+            ) from error
 
 
 class Deployment:
@@ -200,31 +256,6 @@ class Deployment:
             ) from error
 
 
-@dataclass(frozen=True)
-class SiteSettings:
-    """What a site says of itself in its ``site.toml``.
-
-    Attributes:
-        site: Its name.
-        role: Source or target, as it agreed to.
-        data: Its CSV; empty until somebody fills it in.
-        link: Where the coordinator's link is.
-        port: A free port of the site's own machine.
-        reading: How its table is read.
-        privacy: How its messages are protected; ``None`` when they are not.
-        budget: The largest epsilon that it is ready to give; ``None`` for any.
-    """
-
-    site: str
-    role: Role
-    data: str
-    link: str
-    port: int
-    reading: Reading
-    privacy: LocalPrivacy | None = None
-    budget: float | None = None
-
-
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
     reading = plan.reading
@@ -251,38 +282,3 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     )
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items()]
     return "\n".join([*parts, privacy])
-
-
-def read_site_settings(path: Path) -> SiteSettings:
-    """Read and check a ``site.toml``."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        kind, columns = content.get("kind", ""), column_names(str(content.get("columns", "")))
-        if content["role"] not in ("source", "target"):
-            raise ValueError(f"role is {content['role']!r}, neither source nor target")
-        privacy, budget = privacy_in(content)
-        return SiteSettings(
-            site=str(content["site"]),
-            role=content["role"],
-            data=str(content["data"]),
-            link=str(content["link"]),
-            port=int(content["port"]),
-            reading=Reading(
-                str(content["label-column"]),
-                columns or None,
-                column_names(str(content.get("categorical", ""))),
-                kind or None,
-            ),
-            privacy=privacy,
-            budget=budget,
-        )
-    except KeyError as error:
-        raise DeploymentError(
-            f"Expected {str(path)!r} to say {error.args[0]!r}, but it does not: add it, or get a "
-            f"new site.toml from the coordinator."
-        ) from error
-    except (OSError, ValueError, OptionError) as error:
-        raise DeploymentError(
-            f"Expected the settings of a site in {str(path)!r}, but they cannot be used: "
-            f"{str(error).rstrip('.')}."
-        ) from error

@@ -21,7 +21,7 @@ class NetworkOptions:
     """What a coordinator is told about its network.
 
     Attributes:
-        timeout: seconds that sites have to answer in a round.
+        timeout: seconds that sites have to answer in a round; who is late is left out of it.
         wait: seconds to wait for sites at the start, and for the target when it is missing.
         encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
         norm_bound: longest update that is believed; None for any.
