@@ -1,19 +1,26 @@
-"""How images become rows is decided once, saved, and found again."""
+"""How images become rows is decided once, saved, and found again; all cores help, in order."""
 
+import io
 import json
 import struct
+import sys
+import threading
+import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from pictures import TINY, noise_image, register_tiny_backbone, write_images
 from PIL import Image
 
 from fedbridge.base.errors import DataError, ModelError
-from fedbridge.data.images import parallel
+from fedbridge.data.images import preprocessing
 from fedbridge.data.images.preprocessing import (
     CHUNK,
     ImagePreprocessing,
+    by_chunks,
     decode_image,
     is_for_images,
 )
@@ -40,7 +47,7 @@ def test_rows_do_not_depend_on_the_number_of_cores(many, monkeypatch, tiny, back
     how = ImagePreprocessing(8) if backbone is None else tiny
     results = []
     for cores in (1, 3):
-        monkeypatch.setattr(parallel, "core_count", lambda cores=cores: cores)
+        monkeypatch.setattr(preprocessing, "core_count", lambda cores=cores: cores)
         results.append(how.rows(many, "site"))
     assert results[0].shape == (len(many), *how.row_shape)
     assert results[0].dtype == how.row_type
@@ -187,3 +194,84 @@ def test_a_file_that_cannot_be_decoded_is_named(tmp_path, kind):
     file.write_bytes({"empty": b"", "text": b"hello", "truncated": whole[:-40]}.get(kind, whole))
     with pytest.raises(DataError, match=r"3\.png' cannot be decoded.*repair or remove"):
         decode_image(file, 8, grayscale=False)
+
+
+FILES = [Path(str(k)) for k in range(23)]
+
+
+def numbers(files):
+    return [int(str(file)) for file in files]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 7])
+def test_results_come_in_order_whatever_the_number_of_cores(monkeypatch, cores):
+    monkeypatch.setattr(preprocessing, "core_count", lambda: cores)
+    chunks = [*by_chunks(numbers, FILES, 5, "counting")]
+    assert chunks == [[*range(start, min(start + 5, 23))] for start in range(0, 23, 5)]
+
+
+def test_nothing_comes_of_nothing():
+    assert [*by_chunks(numbers, [], 5, "counting")] == []
+
+
+def test_only_a_few_results_wait_for_the_reader(monkeypatch):
+    monkeypatch.setattr(preprocessing, "core_count", lambda: 1)
+    begun = []
+
+    def note(files):
+        begun.append(files)
+
+    results = by_chunks(note, FILES, 1, "counting")
+    next(results)
+    time.sleep(0.2)
+    assert len(begun) <= 4
+    results.close()
+    assert len(begun) <= 4
+
+
+def test_of_several_failures_the_first_in_order_is_told(monkeypatch):
+    monkeypatch.setattr(preprocessing, "core_count", lambda: 4)
+    another_failed = threading.Event()
+
+    def fail(files):
+        (number,) = numbers(files)
+        if number == 0:
+            another_failed.wait(5)
+        another_failed.set()
+        raise ValueError(f"job {number}")
+
+    with pytest.raises(ValueError, match="job 0"):
+        [*by_chunks(fail, FILES, 1, "failing")]
+
+
+def test_jobs_run_on_one_torch_thread_and_leave_the_number_as_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert [*by_chunks(lambda _: torch.get_num_threads(), FILES, 10, "asking")] == [1, 1, 1]
+        assert torch.get_num_threads() == 2
+        fresh = []
+        thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert fresh == [2]
+    finally:
+        torch.set_num_threads(before)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "patience", "shown"),
+    [(Terminal(), 0.0, True), (Terminal(), 60.0, False), (io.StringIO(), 0.0, False)],
+)
+def test_a_bar_is_shown_on_a_terminal_when_it_takes_long(monkeypatch, stream, patience, shown):
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(preprocessing, "PATIENCE", patience)
+    list(by_chunks(numbers, FILES, 5, "counting"))
+    assert ("counting" in stream.getvalue()) is shown
+    assert shown or not stream.getvalue()

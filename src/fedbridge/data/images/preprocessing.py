@@ -7,26 +7,38 @@ exactly as the training images were.
 from __future__ import annotations
 
 import json
+import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from multiprocessing import parent_process
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedbridge.base.errors import DataError, ModelError, OptionError
 from fedbridge.base.options import check_flag, check_whole
-from fedbridge.data.images.parallel import by_chunks
+from fedbridge.base.processes import core_count
 from fedbridge.data.tables.preprocessing import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
     from typing import Any
 
     from numpy.typing import NDArray
 
     from fedbridge.models.backbones import Backbone
+
+T = TypeVar("T")
 
 FORMAT = 1
 KIND = "images"
@@ -37,6 +49,8 @@ CHUNK = 16
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 64_000_000
+PATIENCE = 2.0
+"""Seconds of work before a progress bar is worth looking at."""
 
 
 @dataclass(frozen=True)
@@ -209,3 +223,70 @@ def _plain(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) / 257).clip(0, 255).astype(np.uint8))
     return image.convert("RGBA") if "transparency" in image.info else image
+
+
+def by_chunks(
+    function: Callable[[Sequence[Path]], T], files: Sequence[Path], size: int, doing: str
+) -> Iterator[T]:
+    """What ``function`` makes of the files, ``size`` at a time, in order, on all cores.
+
+    Threads suit work that leaves Python alone: decoding images, running a network.
+    Chunks are the same on every machine and each runs on one torch thread, so that results do not
+    depend on the number of cores. Only a few results wait for the reader at any time.
+
+    Args:
+        function: Called with some files, in several threads at once.
+        files: All files.
+        size: Files per call.
+        doing: What is being done, for the progress bar.
+    """
+    threads = core_count()
+    waiting: deque[tuple[Future[T], int]] = deque()
+    default_of_new_threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
+    try:
+        with _late_progress(doing, len(files)) as advance:
+
+            def oldest() -> T:
+                future, count = waiting.popleft()
+                result = future.result()
+                advance(count)
+                return result
+
+            for start in range(0, len(files), size):
+                chunk = files[start : start + size]
+                waiting.append((pool.submit(function, chunk), len(chunk)))
+                if len(waiting) > 2 * threads:
+                    yield oldest()
+            while waiting:
+                yield oldest()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(default_of_new_threads)
+
+
+@contextmanager
+def _late_progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A callback that counts, and shows a bar on a terminal once the work has taken a while."""
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    counter = bar.add_task(doing, total=total)
+    somebody_looks = sys.stderr.isatty() and parent_process() is None
+    begun = monotonic()
+
+    def advance(count: int) -> None:
+        bar.advance(counter, count)
+        if somebody_looks and not bar.live.is_started and monotonic() - begun > PATIENCE:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
