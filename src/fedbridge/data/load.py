@@ -35,12 +35,17 @@ from fedbridge.base.errors import (
 from fedbridge.base.options import check_known
 from fedbridge.base.registry import Registry
 from fedbridge.data.arrays import npz_task
-from fedbridge.data.builtin.cifar import cifar10_noise
 from fedbridge.data.builtin.colored_mnist import VERSIONS, colored_mnist
-from fedbridge.data.builtin.digits import ShiftName, digits_task
-from fedbridge.data.builtin.fashion import fashion_labels, fashion_noise, fashion_sources
 from fedbridge.data.builtin.heart import heart_task
 from fedbridge.data.builtin.rbf import rbf_task
+from fedbridge.data.builtin.semi_synthetic import (
+    ShiftName,
+    cifar10_noise,
+    digits_task,
+    fashion_labels,
+    fashion_noise,
+    fashion_sources,
+)
 from fedbridge.data.builtin.suites import SUITES, suite_task
 from fedbridge.data.images.folder import images_task
 from fedbridge.data.split import SplitOptions

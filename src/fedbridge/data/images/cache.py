@@ -155,7 +155,7 @@ class _RowFile:
 
 
 def _checksum(content: NDArray[np.uint8]) -> bytes:
-    return crc32(content).to_bytes(CHECKSUM_BYTES, "big")
+    return crc32(content.data).to_bytes(CHECKSUM_BYTES, "big")
 
 
 def _sweep(place: Path) -> None:
