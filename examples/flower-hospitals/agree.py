@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedbridge.data.tables.csv_site import describe_csv
-from fedbridge.data.tables.schema import agree
-from fedbridge.data.tables.summary import Reading
+from fedbridge.data.tables.load import describe_csv
+from fedbridge.data.tables.schema import Reading, agree
 
 FOLDER = Path(__file__).parent
 READING = Reading(label_column="sepsis")

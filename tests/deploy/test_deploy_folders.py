@@ -6,7 +6,7 @@ import pytest
 from deploying import plan
 
 from fedbridge.base.errors import OptionError
-from fedbridge.data.tables.summary import Reading
+from fedbridge.data.tables.schema import Reading
 from fedbridge.deploy.folders import DeploymentError, DeploymentPlan
 
 

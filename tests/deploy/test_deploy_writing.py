@@ -13,7 +13,7 @@ from flwr.cli.build import build_fab_from_disk
 
 from fedbridge.base.files import StorageError
 from fedbridge.cli.main import build_parser
-from fedbridge.data.tables.summary import Reading
+from fedbridge.data.tables.schema import Reading
 from fedbridge.deploy import writing
 from fedbridge.deploy.folders import Deployment, DeploymentError
 from fedbridge.deploy.writing import write_deployment

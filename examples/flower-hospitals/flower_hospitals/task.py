@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge.data.split import OWN_SPLIT
-from fedbridge.data.tables.csv_site import load_csv_site
+from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.schema import Schema
 
 if TYPE_CHECKING:

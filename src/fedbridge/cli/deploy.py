@@ -228,7 +228,7 @@ def _plan(args: Namespace) -> DeploymentPlan:
     from fedbridge.base.errors import UnknownOptionError
     from fedbridge.base.options import check_known
     from fedbridge.cli.shared import sort_options
-    from fedbridge.data.tables.summary import Reading, column_names
+    from fedbridge.data.tables.schema import Reading, column_names
     from fedbridge.deploy.folders import DeploymentPlan
     from fedbridge.federation.settings import NAMES, Settings
     from fedbridge.flower.options import NETWORK, PRIVACY

@@ -35,7 +35,7 @@ from fedbridge.base.errors import (
 from fedbridge.base.options import check_known
 from fedbridge.base.registry import Registry
 from fedbridge.data.arrays import npz_task
-from fedbridge.data.builtin.colored_mnist import VERSIONS, colored_mnist
+from fedbridge.data.builtin.domainbed import SUITES, VERSIONS, colored_mnist, suite_task
 from fedbridge.data.builtin.heart import heart_task
 from fedbridge.data.builtin.rbf import rbf_task
 from fedbridge.data.builtin.semi_synthetic import (
@@ -46,10 +46,9 @@ from fedbridge.data.builtin.semi_synthetic import (
     fashion_noise,
     fashion_sources,
 )
-from fedbridge.data.builtin.suites import SUITES, suite_task
 from fedbridge.data.images.folder import images_task
 from fedbridge.data.split import SplitOptions
-from fedbridge.data.tables.tabular import table_task
+from fedbridge.data.tables.load import table_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

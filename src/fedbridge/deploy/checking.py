@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedbridge.base.errors import DataError, FedbridgeError
 from fedbridge.base.files import write_atomically
-from fedbridge.data.tables.csv_site import describe_csv
-from fedbridge.data.tables.schema import agree
-from fedbridge.data.tables.summary import ColumnSummary, Kind, Reading, TableSummary
+from fedbridge.data.tables.load import describe_csv
+from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
 from fedbridge.flower.pki import (
     check_authority,

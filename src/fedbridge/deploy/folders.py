@@ -13,7 +13,7 @@ import tomli_w
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
-from fedbridge.data.tables.summary import Reading, column_names
+from fedbridge.data.tables.schema import Reading, column_names
 from fedbridge.flower.pki import Certificates, node_key
 from fedbridge.flower.privacy import privacy_in
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
-from fedbridge.data.tables.csv_site import load_csv_site
+from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy.folders import DeploymentError
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fedbridge.base.errors import DataError, DisagreementError
 from fedbridge.data.load import load_task
 from fedbridge.data.split import OWN_SPLIT
-from fedbridge.data.tables.csv_site import describe_csv, load_csv_site
-from fedbridge.data.tables.schema import Schema, agree
-from fedbridge.data.tables.summary import Reading
+from fedbridge.data.tables.load import describe_csv, load_csv_site
+from fedbridge.data.tables.schema import Reading, Schema, agree
 
 SITES = ("A", "B", "C")
 TARGET = "C"

@@ -4,8 +4,15 @@ import pandas as pd
 import pytest
 
 from fedbridge.base.errors import DataError, DisagreementError
-from fedbridge.data.tables.schema import category_levels, column_kinds, common_columns, label_form
-from fedbridge.data.tables.summary import Reading, TableSummary, summarise
+from fedbridge.data.tables.schema import (
+    Reading,
+    TableSummary,
+    category_levels,
+    column_kinds,
+    common_columns,
+    label_form,
+    summarise,
+)
 
 
 def summaries(frames: dict[str, pd.DataFrame], **reading: object) -> dict[str, TableSummary]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fedbridge.data.tables.summary import Kind, Tables
+    from fedbridge.data.tables.schema import Kind, Tables
 
 FORMAT = 1
 
