@@ -169,6 +169,6 @@ def test_ctrl_c_says_how_to_go_on(capsys, server, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedbridge.data.store.fetch.download", interrupted)
+    monkeypatch.setattr("fedbridge.data.store.download.download", interrupted)
     assert main(["data", "fetch", "heart"]) == 130
     assert "to go on: fedbridge data fetch heart" in capsys.readouterr().err

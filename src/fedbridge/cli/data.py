@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fedbridge.cli.shared import Commands
     from fedbridge.data.store.catalogue import DataSet
-    from fedbridge.data.store.fetch import Fetched
+    from fedbridge.data.store.download import Fetched
     from fedbridge.data.store.verify import CheckReport
 
 HELP = """\
@@ -101,7 +101,7 @@ def fetch_command(args: Namespace) -> int:
     """Fetch what is named, one after the other; one that fails does not stop the others."""
     from fedbridge.base.errors import FedbridgeError
     from fedbridge.data.store.catalogue import chosen
-    from fedbridge.data.store.fetch import fetch_dataset
+    from fedbridge.data.store.download import fetch_dataset
 
     done, failed = [], {}
     with results_only(args), download_progress(quiet=args.json) as progress:

@@ -233,6 +233,53 @@ class FederatedTask:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class DistantSite(Site):
+    """A site known by name, size and shape only: ``x`` and ``y`` are empty.
+
+    Attributes:
+        samples: how many rows it says it has.
+    """
+
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        """Nothing to check: there are no rows here."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+@dataclass(frozen=True, eq=False)
+class DistantTask(FederatedTask):
+    """A task of which some sites, or all, are elsewhere.
+
+    Over a network nobody holds the whole task. The coordinator knows names, sample counts and
+    shapes; a site knows its own rows as well. Both work with the same interface, in which the rows
+    of the others are simply not there.
+    """
+
+    def __post_init__(self) -> None:
+        """What can be checked without rows; each site checks its own."""
+        names = [self.target.name, *self.source_names]
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise DataError(
+                f"Expected a target and at least one source, each with its own name, but got "
+                f"{', '.join(names)}."
+            )
+
+
+def distant_site(
+    name: str, samples: int, input_shape: Sequence[int], *, n_classes: int | None, outputs: int = 1
+) -> DistantSite:
+    """A site that is elsewhere."""
+    if n_classes is not None:
+        y = torch.empty(0, dtype=torch.int64)
+    else:
+        y = torch.empty(0) if outputs == 1 else torch.empty(0, outputs)
+    return DistantSite(name, torch.empty(0, *input_shape), y, None, samples)
+
+
 def check_lengths(n_rows: int, n_labels: int, site: str) -> None:
     """Refuse a site without rows, or with more or fewer labels than rows."""
     if n_rows != n_labels:

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.data.distant import DistantTask, distant_site
+from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.flower.messages import SITE, ReplyError, check_fields
 from fedbridge.flower.transport import NoAnswer
 

@@ -25,7 +25,7 @@ from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import PRIVATE, write_atomically
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
-from fedbridge.data.distant import DistantTask, distant_site
+from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback

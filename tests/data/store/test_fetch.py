@@ -12,7 +12,7 @@ import pytest
 from serving import serving
 
 from fedbridge.base.files import StorageError
-from fedbridge.data.store import fetch as module
+from fedbridge.data.store import download as module
 from fedbridge.data.store.catalogue import (
     CATALOGUE,
     Content,
@@ -22,8 +22,7 @@ from fedbridge.data.store.catalogue import (
     Files,
     ImageTree,
 )
-from fedbridge.data.store.download import Patience
-from fedbridge.data.store.fetch import FetchError, fetch_dataset
+from fedbridge.data.store.download import FetchError, Patience, fetch_dataset
 
 QUICK = Patience(connect=2, read=0.3, tries=2, pause=0.001)
 PIXELS = bytes(range(256)) * 2000

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from fedbridge.base.places import data_root, dataset_folder
-from fedbridge.data.images.preprocessing import SUFFIXES
+from fedbridge.data.images.folder import folders
+from fedbridge.data.images.preprocessing import is_image
 from fedbridge.data.store.catalogue import Content, DataSet, Domain, Files, ImageTree, dataset
 
 if TYPE_CHECKING:
@@ -180,12 +181,8 @@ def _check_domain(
 def _images_per_class(domain: Path) -> dict[str, int]:
     """Images that hold any bytes, per class."""
     return {
-        entry.name: sum(_is_image(file) for file in entry.iterdir())
-        for entry in domain.iterdir()
-        if entry.is_dir() and not entry.name.startswith((".", "__"))
+        own.name: sum(
+            is_image(file) and file.is_file() and file.stat().st_size > 0 for file in own.iterdir()
+        )
+        for own in folders(domain)
     }
-
-
-def _is_image(file: Path) -> bool:
-    named_so = file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    return named_so and file.is_file() and file.stat().st_size > 0
