@@ -1,9 +1,8 @@
 """The networks: built-in ones sized from the data, pretrained ones, or a user's own."""
 
-from fedbridge.models.build import build_model, check_built_in, is_built_in, registry
+from fedbridge.models.build import build_model, check_built_in, is_built_in, registry, try_out
 from fedbridge.models.networks import SplitModel, head_slices, split_model
 from fedbridge.models.resnet import without_weights
-from fedbridge.models.shapes import try_out
 
 __all__ = [
     "SplitModel",

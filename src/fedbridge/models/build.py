@@ -15,17 +15,17 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError, OptionError, nearest
 from fedbridge.base.registry import Registry
 from fedbridge.models import networks, resnet
-from fedbridge.models.shapes import check_fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedbridge.models.shapes import TaskShape
+    from fedbridge.models.networks import TaskShape
 
     Builder: TypeAlias = Callable[[TaskShape, str | None], nn.Module]
     ModelSpec: TypeAlias = str | nn.Module | Callable[..., nn.Module]
@@ -155,3 +155,43 @@ def _takes_task(factory: Callable[..., nn.Module]) -> bool:
     parameters = inspect.signature(factory).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return any(p.default is p.empty or p.name == "task" for p in positional[:1])
+
+
+def check_fit(model: nn.Module, task: TaskShape) -> None:
+    """Run two samples through the model; nothing of the model or the random state changes."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError("Expected a model with parameters to train, but it has none.")
+    output = try_out(model, task)
+    allowed: list[tuple[int, ...]] = [(2, task.outputs)]
+    if task.n_classes is None and not task.label_shape:
+        allowed.append((2,))
+    found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if found not in allowed:
+        needed = (
+            f"{task.outputs} outputs, one per class"
+            if task.n_classes is not None
+            else f"{task.outputs} output(s)"
+        )
+        raise ModelError(
+            f"Expected {needed}, so an output of shape {allowed[0]} for two samples of task "
+            f"{task.name!r}, but the model returned {found}: size its last layer with "
+            f"task.outputs."
+        )
+
+
+def try_out(model: nn.Module, task: TaskShape) -> object:
+    """What a model, or a part that takes its inputs, returns for two samples; it stays as it is."""
+    samples = task.two_samples()
+    modes = {module: module.training for module in model.modules()}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return model.eval()(samples.to(next(model.parameters(), samples).device))
+    except Exception as error:
+        raise ModelError(
+            f"Expected a model that takes batches of shape (n, "
+            f"{', '.join(map(str, task.input_shape))}) and type {samples.dtype}, but it failed "
+            f"with {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for module, training in modes.items():
+            module.training = training

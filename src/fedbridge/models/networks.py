@@ -1,27 +1,61 @@
-"""Networks that train on a CPU in seconds, sized from the data, and how to take one apart."""
+"""Networks that train on a CPU in seconds, sized from the data, and how to take one apart.
+
+What they know of a task is ``TaskShape``: the shape of samples and answers.
+"""
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
 from fedbridge.core.blocks import trainable_parameters
-from fedbridge.models.shapes import hidden_units, image_shape, refuse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.models.shapes import TaskShape
-
 HIDDEN = 64
 LARGEST_MAP = 8
+SMALLEST_IMAGE = 4
 SMALLEST_FOR_5X5 = 20
 MNIST_CNN_LAYERS = ((64, 1), (128, 2), (128, 1), (128, 1))
 """Channels and stride of its four convolutions."""
 GROUPS = 8
+
+
+class TaskShape(Protocol):
+    """The shape of samples and answers: all that a model is sized from. A task is one."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the data."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        ...
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of one answer: ``()`` for a class or a single value."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model must return per sample."""
+        ...
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes; ``None`` for regression."""
+        ...
+
+    def two_samples(self) -> Tensor:
+        """A batch of two samples as a model receives it, to try one out."""
+        ...
 
 
 class SplitModel(nn.Module):
@@ -171,3 +205,40 @@ def _one_hidden_layer(task: TaskShape, units: int, activation: nn.Module) -> nn.
 def _channel_first(task: TaskShape) -> list[nn.Module]:
     """The step that grey images without a channel need before the first convolution."""
     return [AsImages()] if len(task.input_shape) == 2 else []
+
+
+def image_shape(task: TaskShape, model: str) -> tuple[int, int, int]:
+    """Channels, height and width of the task's samples, or advice when they are no images."""
+    shape = task.input_shape
+    if len(shape) == 2:
+        shape = (1, *shape)
+    if len(shape) != 3:
+        raise ModelError(
+            f"Expected images of shape (channels, height, width) for {model!r}, but samples of "
+            f"task {task.name!r} have shape {task.input_shape}: use 'mlp' or 'linear'."
+        )
+    if min(shape[1:]) < SMALLEST_IMAGE:
+        hint = " Put the channels first." if shape[2] in (1, 3) else ""
+        raise ModelError(
+            f"Expected images of at least {SMALLEST_IMAGE}x{SMALLEST_IMAGE} pixels as (channels, "
+            f"height, width) for {model!r}, but samples have shape {task.input_shape}.{hint}"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def refuse_size(model: str, size: str | None) -> None:
+    """An error for a size after the name of a model that has only one."""
+    if size is not None:
+        raise ModelError(f"Expected {model!r} without a size, but got '{model}:{size}'.")
+
+
+def hidden_units(model: str, size: str | None, usual: int) -> int:
+    """The number of hidden units that ``size`` says, or the usual one."""
+    if size is None:
+        return usual
+    if not (size.isascii() and size.isdigit()) or int(size) < 1:
+        raise ModelError(
+            f"Expected a number of hidden units above 0, such as '{model}:64', but got "
+            f"'{model}:{size}'."
+        )
+    return int(size)

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 
 from fedbridge.base.errors import DataError, ModelError
 from fedbridge.base.places import data_root, dataset_folder
-from fedbridge.models.networks import AsImages, Normalise
-from fedbridge.models.shapes import image_shape
+from fedbridge.models.networks import AsImages, Normalise, image_shape
 from fedbridge.models.weights import SUFFIXES, kept_copy, load_strictly, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.models.shapes import TaskShape
+    from fedbridge.models.networks import TaskShape
 
 STEM = 64
 STAGES = (64, 128, 256, 512)
