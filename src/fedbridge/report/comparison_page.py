@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fedbridge.report.charts import INK, PALETTE, REST
-from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart, rank_chart
 from fedbridge.report.page import (
     REPORT_FILE,
@@ -16,6 +16,7 @@ from fedbridge.report.page import (
     Section,
     code,
     facts,
+    map_of_winners,
     note,
     paragraph,
     said,
@@ -70,6 +71,7 @@ def _lead(comparison: Comparison, ranking: Ranking | None) -> Html:
     finished = "" if done == planned else f"Unfinished: {done} of {planned} runs so far. "
     failed = f"{len(comparison.failures)} failed. " if comparison.failures else ""
     tested = [cell.summary["n_test"] for cell in comparison.finished if cell.summary]
+    scored = {cell.method for cell in comparison.finished}
     return markup(
         paragraph(_verdict(comparison), class_="verdict"),
         note(
@@ -77,7 +79,7 @@ def _lead(comparison: Comparison, ranking: Ranking | None) -> Html:
             f"{counted(len(comparison.settings), 'setting')}, "
             f"{counted(len(comparison.seeds), 'seed')}, {counted(comparison.rounds, 'round')}."
         ),
-        paragraph(_sureness(ranking)) if len(_scored(comparison)) > 1 else None,
+        paragraph(_sureness(ranking)) if len(scored) > 1 else None,
         small_test_note(min(tested), "differences may be chance.") if tested else None,
     )
 
@@ -96,11 +98,6 @@ def _verdict(comparison: Comparison) -> str:
     where = "" if settings == 1 else f" in {most} of {settings} settings{each}"
     so_far = " so far" if comparison.open else ""
     return f"Best{so_far}{where}: {', '.join(leading)}"
-
-
-def _scored(comparison: Comparison) -> set[str]:
-    """Methods with a result."""
-    return {cell.method for cell in comparison.finished}
 
 
 def _sureness(ranking: Ranking | None) -> str:
@@ -193,7 +190,7 @@ def _setting_charts(record: ComparisonRecord) -> list[Chart | None]:
     for column, setting in enumerate(comparison.settings):
         rows = []
         for row in table_rows:
-            entry, scores = row.entries[column], record.scores(setting, row.method)
+            entry, scores = row.entries[column], comparison.scores(setting, row.method)
             rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
         charts.append(
             dot_chart(f"setting-{column}", setting, rows, x_label=record.comparison.measure)
@@ -314,15 +311,10 @@ def _map_chart(record: ComparisonRecord) -> Chart | Html | None:
         places.append(Place(setting, d2, sigma2, best[0] if len(best) == 1 else "several"))
         shares += [h.tau2 for h in measured]
         sizes += [h.entries for h in measured if h.entries]
-    drawn = win_map(
-        "map",
+    return map_of_winners(
         "Who wins where",
         places,
         Angles(mean(shares) if sizes else None, max(sizes, default=1)),
-        mine="you are here",
-        note="The ground says which rule has the smallest expected error of its update (Delta "
-        "error) with one source at this distance, β = ½ where a rule has one; a mark is a "
-        "setting where its first round was measured, in the colour of the method with the best "
-        "test result.",
+        "a mark is a setting where its first round was measured, in the colour of the method with "
+        "the best test result.",
     )
-    return note(NO_MAP) if drawn is None and places else drawn

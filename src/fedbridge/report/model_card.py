@@ -175,7 +175,8 @@ def _limits_of_sites(record: RunRecord) -> list[str]:
 
 
 def _settings(record: RunRecord) -> str:
-    rows = tuple((name, str(value)) for name, value in _options(record).items())
+    options = {**record.config["settings"], **record.config["options"]}
+    rows = tuple((name, str(value)) for name, value in options.items())
     return _table(Table("settings", "Settings", (Column("setting"), Column("value")), rows))
 
 
@@ -190,10 +191,6 @@ def _again(record: RunRecord) -> list[str]:
         "version this call gives the same model:"
     )
     return [lead, markdown_code(python_call(record))]
-
-
-def _options(record: RunRecord) -> dict[str, Any]:
-    return {**record.config["settings"], **record.config["options"]}
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

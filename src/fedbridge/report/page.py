@@ -31,12 +31,15 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import ReportError
 from fedbridge.base.files import StorageError, write_atomically
 from fedbridge.report.charts import Chart, config
+from fedbridge.report.charts.maps import win_map
 from fedbridge.report.tables import Table, to_html
 from fedbridge.report.text import Child, Html, markup, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from fedbridge.report.charts.maps import Angles, Place
 
 REPORT_FILE = "report.html"
 
@@ -175,6 +178,23 @@ def small_test_note(samples: int, so: str) -> Html | None:
     plural = "sample" if samples == 1 else "samples"
     start = tag("strong", f"Only {samples} test {plural}: the result says little; ")
     return paragraph(start, so, class_="caution")
+
+
+def map_of_winners(
+    title: str, places: Sequence[Place], angles: Angles, marks: str
+) -> Chart | Html | None:
+    """The map of who wins, or why there is none; None where nothing was measured.
+
+    ``marks`` says what lies on the map.
+    """
+    ground = (
+        "The ground says which rule has the smallest expected error of its update (Delta error) "
+        "with one source at this distance, β = ½ where a rule has one"
+    )
+    drawn = win_map("map", title, places, angles, mine="you are here", note=f"{ground}; {marks}")
+    if drawn is None and places:
+        return note("No map of who wins: nowhere are distance and noise both estimated above zero.")
+    return drawn
 
 
 def facts(pairs: Sequence[tuple[str, Child]], *, class_: str = "facts") -> Html:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.diagnostics import at_threshold
 from fedbridge.report.charts import INK
-from fedbridge.report.charts.maps import NO_MAP, Angles, Place, win_map
+from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
 from fedbridge.report.page import (
@@ -19,6 +19,7 @@ from fedbridge.report.page import (
     Section,
     code,
     facts,
+    map_of_winners,
     note,
     paragraph,
     said,
@@ -294,17 +295,12 @@ def _map(record: RunRecord) -> Chart | Html | None:
         places.append(Place(name, d2, sigma2))
         shares.append(share_off_line(d2, record.source_mean("tau2_d2", index)))
     entries = (record.summary or {}).get("parameters")
-    drawn = win_map(
-        "map",
+    return map_of_winners(
         "Where the sources lie",
         places,
         Angles(mean(shares) if entries else None, entries or 1),
-        mine="you are here",
-        note="The ground says which rule has the smallest expected error of its update (Delta "
-        "error) with one source at this distance, β = ½ where a rule has one; your sources lie "
-        "where the mean of their estimates is.",
+        "your sources lie where the mean of their estimates is.",
     )
-    return note(NO_MAP) if drawn is None and places else drawn
 
 
 def _tested(record: RunRecord) -> Section | None:

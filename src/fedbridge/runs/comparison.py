@@ -160,6 +160,11 @@ class Comparison:
         """The mean over seeds of a method in a setting."""
         return self._entry(setting, method).mean
 
+    def scores(self, setting: str, method: str) -> tuple[float, ...]:
+        """The scores of a method in a setting, a seed each."""
+        found = [cell.score for cell in self._cells_of(setting, method)]
+        return tuple(score for score in found if score is not None)
+
     def rows(self) -> list[Row]:
         """The table, method by method, with the best of every column marked."""
         columns = [
@@ -248,13 +253,15 @@ class Comparison:
         scored = [cell.summary["accuracy"] for cell in self.cells if cell.summary is not None]
         return not scored or any(accuracy is not None for accuracy in scored)
 
+    def _cells_of(self, setting: str, method: str) -> list[CellResult]:
+        return [cell for cell in self.cells if (cell.setting, cell.method) == (setting, method)]
+
     def _entry(self, setting: str, method: str) -> MeanScore:
-        cells = [cell for cell in self.cells if (cell.setting, cell.method) == (setting, method)]
-        scores = [cell.score for cell in cells if cell.score is not None]
+        scores = self.scores(setting, method)
         if not scores:
             return MeanScore(None, None, 0)
         if len(self.seeds) == 1:
-            return MeanScore(scores[0], cells[0].half_width, 1)
+            return MeanScore(scores[0], self._cells_of(setting, method)[0].half_width, 1)
         return MeanScore(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
 
 
@@ -333,15 +340,6 @@ class ComparisonRecord:
         """What the runs' own folders tell of them, as far as they are there."""
         found = (_read_history(self.folder, cell) for cell in self.comparison.cells)
         return tuple(history for history in found if history is not None)
-
-    def scores(self, setting: str, method: str) -> tuple[float, ...]:
-        """The scores of a method in a setting, a seed each."""
-        found = [
-            cell.score
-            for cell in self.comparison.cells
-            if (cell.setting, cell.method) == (setting, method)
-        ]
-        return tuple(score for score in found if score is not None)
 
 
 @dataclass(frozen=True)
@@ -439,7 +437,7 @@ def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
         cell.setting,
         cell.method,
         cell.seed,
-        tuple((line["round"], _score(line)) for line in history),
+        tuple((line["round"], score_of_round(line)) for line in history),
         first.get("sigma2"),
         d2,
         share_off_line(d2, mean(first.get("tau2_d2") or [])),
@@ -447,7 +445,8 @@ def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
     )
 
 
-def _score(line: dict[str, Any]) -> float | None:
+def score_of_round(line: Mapping[str, Any]) -> float | None:
+    """Accuracy in percent, or the negative loss where there are no classes."""
     accuracy: float | None = line.get("accuracy")
     loss: float | None = line.get("loss")
     if accuracy is not None or loss is None:

@@ -227,8 +227,7 @@ class RunRecord:
 
     def source_mean(self, name: str, index: int) -> float | None:
         """Mean over the rounds in which the source was there."""
-        values = [value for _, value in self.source_values(name, index)]
-        return mean(values)
+        return mean([value for _, value in self.source_values(name, index)])
 
     def rows_of(self, site: str) -> int | None:
         """Training rows of a site, by the summary or else by the split."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -69,20 +69,25 @@ class Setting:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison."""
+    """One run of a comparison, which lies in ``within``."""
 
     setting: Setting
     method: str
     seed: int
     rounds: int
     options: Mapping[str, Any]
-    folder: Path | None
+    within: Path | None
 
     @property
     def name(self) -> str:
         """What to call the run in messages and in the file system."""
         of = f"-{self.options['match']}" if self.method == MATCHED else ""
         return f"{self.setting.label}-{self.method}{of}-{self.seed}"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is kept."""
+        return None if self.within is None else self.within / "cells" / file_name(self.name)
 
     def result(
         self, summary: Mapping[str, Any] | None, error: str | None = None, *, unmet: bool = False
@@ -156,7 +161,9 @@ class ComparisonPlan:
     def cells(self, folder: Path | None) -> list[PlannedRun]:
         """All runs, setting by setting."""
         return [
-            _cell(setting, method, seed, self.rounds, self.options_for(method, setting), folder)
+            PlannedRun(
+                setting, method, seed, self.rounds, self.options_for(method, setting), folder
+            )
             for setting, method, seed in product(self.settings, self.methods, self.seeds)
         ]
 
@@ -329,20 +336,6 @@ def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
 def _run_alone(cell: PlannedRun, tell: Tell) -> CellResult:
     """Run a cell in one of several processes: it has one core and needs no workers."""
     return run_one(cell, tell, workers=1)
-
-
-def _cell(
-    setting: Setting,
-    method: str,
-    seed: int,
-    rounds: int,
-    options: Mapping[str, Any],
-    folder: Path | None,
-) -> PlannedRun:
-    cell = PlannedRun(setting, method, seed, rounds, options, None)
-    if folder is None:
-        return cell
-    return replace(cell, folder=folder / "cells" / file_name(cell.name))
 
 
 def _check_first(plan: ComparisonPlan) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.methods import is_bound
-from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison
+from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison, score_of_round
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.lock import is_locked
 
@@ -168,8 +168,7 @@ def _means(costs: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 
 def _look_at_run(folder: Path) -> Watched:
-    run = RunFolder(folder)
-    config = run.config()
+    config = RunFolder(folder).config()
     assert config is not None
     result = CellResult(config["target"], config["method"], config["seed"])
     cell = _cell_state(folder, result, config["rounds"], is_locked(folder))
@@ -183,8 +182,7 @@ def _look_at_comparison(folder: Path) -> Watched:
         place = None if result.folder is None else folder / result.folder
         alive = False if place is None else is_locked(place)
         cells.append(_cell_state(place, result, comparison.rounds, alive))
-    states = tuple(cells)
-    watched = _watched(folder, "comparison", states, is_locked(folder))
+    watched = _watched(folder, "comparison", tuple(cells), is_locked(folder))
     return replace(watched, best=tuple(_best(_with_unnoted(comparison, folder))))
 
 
@@ -228,12 +226,11 @@ def _cell_state(
     if not history:
         return replace(blank, state="running" if alive else "waiting")
     last = history[-1]
-    loss = last.get("loss")
     return replace(
         blank,
         state="running" if alive else "interrupted",
         round=max(0, last["round"]),
-        score=last["accuracy"] if last.get("accuracy") is not None else loss and -loss,
+        score=score_of_round(last),
         seconds=sum(line.get(name) or 0.0 for line in history for name in TIMES),
     )
 

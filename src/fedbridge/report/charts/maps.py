@@ -42,9 +42,6 @@ DESCRIBED = 8
 AIR = 4.0
 """The map reaches so many times farther than its points, on both sides."""
 
-NO_MAP = "No map of who wins: nowhere are distance and noise both estimated above zero."
-"""In the place of a map that would be empty."""
-
 GROUND_TITLE = "smallest Delta error"
 MARKS = {**SHAPES, INK: "diamond"}
 GROUND = {"source-only": "c5", "target-only": "c4", "fedda": "c3", "fedgp": "c2"}
