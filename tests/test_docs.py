@@ -68,6 +68,13 @@ def test_links_of_the_documents_lead_to_files():
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
+def test_contributing_names_places_that_are_there():
+    named = re.findall(r"`(\w+/[\w/]*(?:\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert len(named) > 15
+    places = (ROOT, ROOT / "src/fedbridge")
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_the_core_tour_shows_every_rule(capsys):
     tour = runpy.run_path(str(ROOT / "examples/core_tour.py"))
     tour["main"].__globals__["DRAWS"] = 3
