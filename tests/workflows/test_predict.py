@@ -194,14 +194,14 @@ class TestImages:
         monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
         backbones.load_backbone.cache_clear()
         with pytest.raises(ModelError, match=r"pip install 'fedbridge\[vision\]'"):
-            predict(result.out, photos / "b")
+            predict(result.out, photos / "b", unchecked=True)
 
     def test_damaged_preprocessing_is_refused(self, photos):
         result = self.train(photos, image_size=8)
         file = result.out / "preprocessing.json"
         file.write_text(file.read_text().replace('"size": 8', '"size": 0'))
         with pytest.raises(DataError, match="damaged"):
-            predict(result.out, photos / "b")
+            predict(result.out, photos / "b", unchecked=True)
 
     def test_a_table_is_refused(self, photos, table):
         result = self.train(photos, image_size=8)
@@ -235,19 +235,19 @@ class TestRunFolder:
     def test_damaged_weights_are_refused(self, copy, content):
         (copy / "model.safetensors").write_bytes(content)
         with pytest.raises(ModelError, match="cannot be read"):
-            load_model(copy)
+            load_model(copy, unchecked=True)
 
     def test_weights_of_another_format_are_refused(self, copy):
         weights = load_file(copy / "model.safetensors")
         save_file(weights, copy / "model.safetensors", metadata={"format": "99"})
         with pytest.raises(ModelError, match="format 99"):
-            load_model(copy)
+            load_model(copy, unchecked=True)
 
     def test_weights_of_another_model_are_refused(self, copy):
         config = (copy / "config.toml").read_text()
         (copy / "config.toml").write_text(config.replace('name = "mlp"', 'name = "mlp:8"'))
         with pytest.raises(ModelError, match="do not: was the model's code changed"):
-            load_model(copy)
+            load_model(copy, unchecked=True)
 
     def test_class_names_survive(self, digits):
         assert load_model(digits).class_names == tuple(map(str, range(10)))

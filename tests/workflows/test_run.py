@@ -354,6 +354,7 @@ def test_a_longer_run_killed_before_its_result_does_not_return_the_shorter_one(t
     whole = fb.run(blobs(), "fedda", **longer, out=tmp_path / "a", resume=True)
     for name, content in old.items():
         (tmp_path / "a" / name).write_bytes(content)
+    (tmp_path / "a" / "checksums.json").unlink()
     again = fb.run(blobs(), "fedda", **longer, out=tmp_path / "a", resume=True)
     assert again.summary["rounds"] == 6
     assert again.accuracy == whole.accuracy

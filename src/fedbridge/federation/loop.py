@@ -149,6 +149,8 @@ class Run:
             first = self._take_up(folder, player, first)
         begun = time.perf_counter()
         nothing_to_play = first > self.rounds or self._stopped_early()
+        if folder is not None and nothing_to_play:
+            folder.verify(missing=True)
         if not nothing_to_play:
             self._run_all(first, federation, player, folder)
         result = player.state if self.best_state is None else self.best_state
@@ -163,11 +165,8 @@ class Run:
             parameters=federation.blocks.total,
             seconds=time.perf_counter() - begun,
         )
-        if folder is not None and finished is None:
-            whole = FinishedRun(folder.path, self.task, federation, result, summary)
-            self.extras.before_result(whole)
-            folder.write_result(delivered, summary)
-            self.extras.after_result(whole)
+        if folder is not None and not (finished and folder.is_whole()):
+            self._write_result(folder, federation, result, delivered, summary)
         return RunResult(
             summary["accuracy"],
             self.history,
@@ -175,6 +174,24 @@ class Run:
             delivered.eval(),
             None if folder is None else folder.path,
         )
+
+    def _write_result(
+        self,
+        folder: RunFolder,
+        federation: Federation,
+        state: State,
+        delivered: nn.Module,
+        summary: dict[str, Any],
+    ) -> None:
+        """All files of a finished run, or those that an earlier end has not come to."""
+        whole = FinishedRun(folder.path, self.task, federation, state, summary)
+        folder.unseal()
+        folder.remove_leftovers()
+        folder.write_task(self.task, self.config())
+        self.extras.before_result(whole)
+        folder.write_result(delivered, summary, self.config())
+        self.extras.after_result(whole)
+        folder.seal()
 
     def _model(self) -> nn.Module:
         if self.initial is not None:

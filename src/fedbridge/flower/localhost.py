@@ -146,11 +146,15 @@ class Rehearsal:
             raise FlowerRunError(
                 f"Expected the coordinator to finish the run, but {folder.path} holds no summary."
             )
-        folder.write_task(self.task)
+        config = folder.config()
+        assert config is not None
+        folder.unseal()
+        folder.write_task(self.task, config)
         model = build_model(self.options.get("model") or self.task.model, self.task)
         model.load_state_dict(load_file(folder.path / "model.safetensors"))
         if kept:
             self._write_end(model, summary)
+            folder.seal()
         return RunResult(
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )

@@ -246,11 +246,14 @@ class SiteWorker:
             "model": described,
         }
         kept = RunFolder(self.memory.root / MODEL)
+        kept.unseal()
         write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
         if site.preprocessing is not None:
-            write_atomically(kept.path / "preprocessing.json", site.preprocessing.to_json())
+            kept.write_preprocessing(site.preprocessing.to_json(), config)
         measured = {} if evaluation.test is None else asdict(evaluation.test)
-        kept.write_result(self.model, {"target": site.name, "method": spec.method, **measured})
+        summary = {"target": site.name, "method": spec.method, **measured}
+        kept.write_result(self.model, summary, config)
+        kept.seal()
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ import tomli_w
 from safetensors.torch import save
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import append_line, to_json, write_atomically
+from fedbridge.base.files import append_line, sha256, to_json, write_atomically
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import nn
@@ -30,8 +31,15 @@ SITES = "sites"
 
 MAY_DIFFER = ("rounds", "version", "loaded_as")
 """Entries of the configuration that may change when a run is taken up again."""
-RESULTS = ("summary.json", "test.safetensors", "model-card.md")
-"""Files that tell how good the model of a finished run is."""
+RESULTS = ("checksums.json", "summary.json", "test.safetensors", "model-card.md")
+"""Files that tell how good the model of a finished run is; the first goes first."""
+
+CHECKSUMS = "checksums.json"
+SEALED = (
+    *("config.toml", "history.jsonl", "manifest.json", "preprocessing.json"),
+    *("model.safetensors", "test.safetensors", "model-card.md", "summary.json"),
+)
+"""Files that make up a finished run; its page can be made of them again."""
 
 
 class RunFolderError(FedbridgeError):
@@ -100,11 +108,15 @@ class RunFolder:
         """
         for file in RESULTS:
             (self.path / file).unlink(missing_ok=True)
+        self.remove_leftovers()
+        self.rewind(history)
+        self.write_task(task, config)
+        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+
+    def remove_leftovers(self) -> None:
+        """Remove what an interrupted write has left."""
         for left in self.path.glob(".*.partial"):
             left.unlink(missing_ok=True)
-        self.rewind(history)
-        self.write_task(task)
-        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
 
     def _others(self) -> Iterator[Path]:
         """Files that are not the rest of an interrupted write or of a first round."""
@@ -160,20 +172,85 @@ class RunFolder:
             )
         return checkpoint, history
 
-    def write_task(self, task: FederatedTask) -> None:
-        """Which rows are where, and how new rows are to be treated."""
+    def write_task(self, task: FederatedTask, config: Mapping[str, Any]) -> None:
+        """Which rows are where, and how new rows are to be treated; both say of which run."""
         write_atomically(self.path / "manifest.json", to_json(dict(task.manifest), indent=1))
         if task.preprocessing is not None:
-            write_atomically(self.path / "preprocessing.json", task.preprocessing.to_json())
+            self.write_preprocessing(task.preprocessing.to_json(), config)
 
-    def write_result(self, model: nn.Module, summary: dict[str, Any]) -> None:
-        """The model, then the summary that marks the run as finished."""
+    def write_preprocessing(self, text: str, config: Mapping[str, Any]) -> None:
+        """How new rows are to be treated."""
+        how = {**json.loads(text), "run": run_id(config)}
+        write_atomically(self.path / "preprocessing.json", to_json(how, indent=1))
+
+    def write_result(
+        self, model: nn.Module, summary: dict[str, Any], config: Mapping[str, Any]
+    ) -> None:
+        """The model, which says of which run it is, then the summary that ends the run."""
         # Cloned, because the file format refuses tensors that share memory (tied weights).
         tensors = {name: value.clone().contiguous() for name, value in model.state_dict().items()}
-        write_atomically(
-            self.path / "model.safetensors", save(tensors, metadata={"format": str(FORMAT)})
-        )
+        about = {"format": str(FORMAT), "run": run_id(config)}
+        write_atomically(self.path / "model.safetensors", save(tensors, metadata=about))
         write_atomically(self.path / "summary.json", to_json(summary, indent=1))
+
+    def unseal(self) -> None:
+        """Take the checksums away before files are written anew."""
+        (self.path / CHECKSUMS).unlink(missing_ok=True)
+
+    def seal(self) -> None:
+        """Write the checksums of all files of a finished run: the last thing that is written."""
+        there = [name for name in SEALED if (self.path / name).exists()]
+        sums = {name: sha256((self.path / name).read_bytes()) for name in there}
+        body = {"format": FORMAT, "files": sums}
+        write_atomically(self.path / CHECKSUMS, to_json(body, indent=1))
+
+    def verify(self, *, unchecked: bool = False, missing: bool = False) -> None:
+        """Refuse a finished run one of whose files was swapped, edited or truncated.
+
+        Args:
+            unchecked: look at nothing; a user who has read the warning wants it so.
+            missing: let files be missing, for somebody who is about to complete them.
+        """
+        if unchecked or self.summary() is None:
+            return
+        sums = self._checksums()
+        if sums is None:
+            if not missing:
+                warnings.warn(
+                    f"The run in {self.path} has no {CHECKSUMS} (an older version wrote it, or it "
+                    f"was interrupted at its end): its files cannot be checked.",
+                    stacklevel=3,
+                )
+            return
+        for name in SEALED:
+            file = self.path / name
+            if not file.exists():
+                wrong = name in sums and not missing and "is missing"
+            elif name not in sums:
+                wrong = "does not belong to it"
+            else:
+                wrong = sha256(file.read_bytes()) != sums[name] and "was changed"
+            if wrong:
+                raise RunFolderError(
+                    f"Expected the run in {self.path} as it was written, but its {name} {wrong}: "
+                    f"restore it, complete the run with --resume if it is missing, or open it all "
+                    f"the same with --unchecked."
+                )
+
+    def is_whole(self) -> bool:
+        """Whether a finished run has all its files, the page too."""
+        sums = self._checksums()
+        names = ("report.html", "summary.json", *(sums or ()))
+        return sums is not None and all((self.path / name).exists() for name in names)
+
+    def _checksums(self) -> dict[str, str] | None:
+        found = read_record(self.path / CHECKSUMS, json.loads, kind="run", format=FORMAT)
+        if found is None:
+            return None
+        sums = found.get("files")
+        if not isinstance(sums, dict):
+            raise RunFolderError(f"Expected checksums in {self.path / CHECKSUMS}, but got none.")
+        return sums
 
     def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
         ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
@@ -184,6 +261,12 @@ class RunFolder:
                 f"Expected a folder for this run, but {self.path} holds a different one (other "
                 f"{', '.join(different)}): choose another folder with --out."
             )
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """A name for a run that any of its files can bear: from what must not change about it."""
+    kept = {k: v for k, v in _without_none(dict(config)).items() if k not in MAY_DIFFER}
+    return sha256(json.dumps(kept, sort_keys=True, default=str).encode())[:16]
 
 
 def fingerprint(task: FederatedTask) -> str:

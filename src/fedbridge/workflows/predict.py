@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -20,9 +21,9 @@ from fedbridge.data.tables.cells import read_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.federation.settings import OBJECT_MODEL
-from fedbridge.models import build_model, without_weights
+from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
-from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError
+from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
 from fedbridge.training.trainer import PREDICTION_BATCH
 
 
@@ -90,14 +91,23 @@ class SavedModel:
             return torch.cat([self.model(_as_floats(batch)) for batch in batches])
 
 
-def predict(run_dir: str | Path, new_data: str | Path) -> Predictions:
+def predict(
+    run_dir: str | Path,
+    new_data: str | Path,
+    *,
+    model: str | None = None,
+    unchecked: bool = False,
+) -> Predictions:
     """Predict for a CSV, an ``.npz`` with ``X``, an image, or a folder of images.
 
     Args:
         run_dir: the folder of a finished run.
         new_data: data of the same kind as those of the run; labels are not needed.
+        model: ``module:function`` of a model of your own. Its name in the folder is not enough:
+            a folder never decides what code runs.
+        unchecked: open a folder whose files are not as they were written.
     """
-    saved = load_model(run_dir)
+    saved = load_model(run_dir, model=model, unchecked=unchecked)
     rows, x = _read(Path(new_data), saved)
     if tuple(x.shape[1:]) != saved.input_shape:
         raise ShapeError(
@@ -115,8 +125,10 @@ def predict(run_dir: str | Path, new_data: str | Path) -> Predictions:
     return Predictions(rows, names, shares, saved.class_names)
 
 
-def load_model(run_dir: str | Path) -> SavedModel:
-    """The model of a finished run, from its configuration and its weights."""
+def load_model(
+    run_dir: str | Path, *, model: str | None = None, unchecked: bool = False
+) -> SavedModel:
+    """The model of a finished run, from its configuration and its weights; see ``predict``."""
     from fedbridge.methods import class_of
 
     folder = RunFolder(Path(run_dir))
@@ -131,7 +143,8 @@ def load_model(run_dir: str | Path) -> SavedModel:
             f"Expected a finished run, but the one in {str(run_dir)!r} is not: finish it with "
             f"`fedbridge run ... --resume`."
         )
-    described = config["model"]
+    folder.verify(unchecked=unchecked)
+    described = _description(config, run_dir)
     if described["name"].startswith(OBJECT_MODEL):
         raise RunFolderError(
             f"Expected a run whose model has a name, but the one in {str(run_dir)!r} was given as "
@@ -141,25 +154,54 @@ def load_model(run_dir: str | Path) -> SavedModel:
     n_classes = described.get("n_classes")
     names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
     shape = tuple(described["input_shape"])
-    architecture = without_weights(described["name"])
+    architecture = without_weights(_trusted(described["name"], model, run_dir))
     plain = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
     weights = folder.path / "model.safetensors"
-    tensors = _read_weights(weights)
-    model = class_of(config["method"]).restore(plain, tensors)
-    _load_weights(model, tensors, weights)
-    return SavedModel(
-        model.eval(),
-        shape,
-        None if n_classes is None else tuple(names),
-        _preprocessing(folder.path / "preprocessing.json"),
+    tensors, of_model = _read_weights(weights)
+    how, of_preprocessing = _preprocessing(folder.path / "preprocessing.json")
+    own = run_id(config)
+    for file, said in (("model.safetensors", of_model), ("preprocessing.json", of_preprocessing)):
+        if said not in (None, own) and not unchecked:
+            raise RunFolderError(
+                f"Expected the {file} of this run in {str(run_dir)!r}, but it belongs to another: "
+                f"restore it, or open the folder all the same with --unchecked."
+            )
+    restored = class_of(config["method"]).restore(plain, tensors)
+    _load_weights(restored, tensors, weights)
+    return SavedModel(restored.eval(), shape, None if n_classes is None else tuple(names), how)
+
+
+def _description(config: dict[str, Any], run_dir: str | Path) -> dict[str, Any]:
+    """What the configuration says of the model, of the right kinds."""
+    found = config.get("model")
+    kinds = {"name": str, "input_shape": list, "outputs": int}
+    parts = found if isinstance(found, dict) else {}
+    whole = all(isinstance(parts.get(name), kind) for name, kind in kinds.items())
+    if whole and isinstance(config.get("method"), str):
+        return parts
+    raise RunFolderError(
+        f"Expected a method and a model in {str(Path(run_dir) / 'config.toml')!r}, but they are "
+        f"incomplete: restore the file."
     )
 
 
-def _preprocessing(file: Path) -> Preprocessing | ImagePreprocessing | None:
+def _trusted(name: str, given: str | None, run_dir: str | Path) -> str:
+    """The model to build: one of ours, or code that the user himself names."""
+    if given is not None or is_built_in(name):
+        return given or name
+    raise RunFolderError(
+        f"Expected a built-in model, but the run in {str(run_dir)!r} has one of its own, {name}: "
+        f"if you trust that code, name it again with --model {name}."
+    )
+
+
+def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | None, str | None]:
+    """How new rows are treated, and which run says so."""
     if not file.exists():
-        return None
+        return None, None
     text = file.read_text(encoding="utf-8")
-    return (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
+    how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
+    return how, json.loads(text).get("run")
 
 
 def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:
@@ -174,7 +216,8 @@ def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> Fe
     )
 
 
-def _read_weights(file: Path) -> dict[str, Tensor]:
+def _read_weights(file: Path) -> tuple[dict[str, Tensor], str | None]:
+    """The tensors, and the run that they say they are of."""
     try:
         tensors, about = stored_tensors(file)
     except (OSError, SafetensorError) as error:
@@ -187,7 +230,13 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
             f"Expected weights of format {FORMAT}, but {str(file)!r} has format "
             f"{about.get('format')}: use the version of fedbridge that wrote it."
         )
-    return tensors
+    broken = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+    if broken:
+        raise ModelError(
+            f"Expected finite weights in {str(file)!r}, but {broken[0]} holds NaN or Inf: restore "
+            f"the file, or run the training again."
+        )
+    return tensors, about.get("run")
 
 
 def _load_weights(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
