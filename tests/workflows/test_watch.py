@@ -217,8 +217,8 @@ class TestCommand:
         interrupted_run(out)
         states = iter(["running", "running", "stopped"])
 
-        def changing(folder):
-            return replace(look(folder), state=next(states))
+        def changing(folder, **options):
+            return replace(look(folder, **options), state=next(states))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fedbridge.workflows.watch.look", changing)

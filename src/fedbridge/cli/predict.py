@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, results_only, write_json
+from fedbridge.cli.shared import add_command, add_unchecked, results_only, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,6 +22,7 @@ images. Writes a CSV with the row, the prediction and a probability per class, t
 examples:
   fedbridge predict runs/hospitals-Northgate-auto-0 new_patients.csv --out predictions.csv
   fedbridge predict runs/photos new_photos/ --json
+  fedbridge predict runs/own new.csv --model my_model:small_net
 """
 
 
@@ -32,6 +33,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
     parser.add_argument("new_data", metavar="NEW_DATA", type=Path)
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV to write")
+    parser.add_argument(
+        "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
+    )
+    add_unchecked(parser)
 
 
 def predict_command(args: Namespace) -> int:
@@ -40,7 +45,7 @@ def predict_command(args: Namespace) -> int:
         from fedbridge.base.files import write_atomically
         from fedbridge.workflows.predict import predict
 
-        found = predict(args.run_dir, args.new_data)
+        found = predict(args.run_dir, args.new_data, model=args.model, unchecked=args.unchecked)
         if args.out is not None:
             write_atomically(args.out, found.to_csv())
     if args.json:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, share_progress, write_json
+from fedbridge.cli.shared import add_command, add_unchecked, share_progress, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -32,18 +32,19 @@ def add(commands: Commands) -> None:
     parser.add_argument("--out", metavar="FILE", type=Path, help="page (default: DIR/report.html)")
     parser.add_argument("--figures", metavar="DIR", type=Path, help="charts as SVG and PNG")
     parser.add_argument("--tables", metavar="DIR", type=Path, help="tables as CSV, Markdown, LaTeX")
+    add_unchecked(parser)
 
 
 def report_command(args: Namespace) -> int:
     """Write the page and say where it is."""
     from fedbridge.report import write_report
 
-    page = write_report(args.folder, args.out)
+    page = write_report(args.folder, args.out, unchecked=args.unchecked)
     files = {} if args.figures is None else {"figures": _save_figures(args)}
     if args.tables is not None:
         from fedbridge.report import write_tables
 
-        files["tables"] = write_tables(args.folder, args.tables)
+        files["tables"] = write_tables(args.folder, args.tables, unchecked=args.unchecked)
     if args.json:
         write_json({"report": str(page), **{k: list(map(str, v)) for k, v in files.items()}})
     else:
@@ -56,4 +57,4 @@ def _save_figures(args: Namespace) -> list[Path]:
     from fedbridge.report import read_page, save_figures
 
     with share_progress(quiet=args.json) as update:
-        return save_figures(read_page(args.folder), args.figures, update)
+        return save_figures(read_page(args.folder, unchecked=args.unchecked), args.figures, update)

@@ -10,6 +10,7 @@ from fedbridge.cli.shared import (
     RUNS,
     add_command,
     add_output,
+    add_unchecked,
     natural,
     results,
     results_only,
@@ -69,6 +70,7 @@ def add(commands: Commands) -> None:
         help="local, flower (a network of processes on this machine) or flower-sim",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    add_unchecked(parser)
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     add_output(parser, "runs/<task>-<target>-<method>-<seed>")
 
@@ -96,6 +98,7 @@ def run_command(args: Namespace) -> int:
                 args.engine,
                 out,
                 resume=args.resume,
+                unchecked=args.unchecked,
                 callbacks=[update],
                 **of_run,
             )

@@ -176,6 +176,13 @@ def add_debug(parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
 
 
+def add_unchecked(parser: Parser) -> None:
+    """The way around the checksums of a run."""
+    parser.add_argument(
+        "--unchecked", action="store_true", help="open a run whose files were changed"
+    )
+
+
 def add_output(parser: Parser, default: str) -> None:
     """Options of commands that train and write a folder."""
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {default})")

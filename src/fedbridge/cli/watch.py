@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, results, write_json
+from fedbridge.cli.shared import add_command, add_unchecked, results, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -41,6 +41,7 @@ def add(commands: Commands) -> None:
     parser = add_command(commands, "watch", watch_command, short, HELP)
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("--once", action="store_true", help="look once")
+    add_unchecked(parser)
 
 
 def watch_command(args: Namespace) -> int:
@@ -48,28 +49,30 @@ def watch_command(args: Namespace) -> int:
     from fedbridge.workflows.watch import look
 
     if args.json:
-        write_json(look(args.folder).to_json())
+        write_json(look(args.folder, unchecked=args.unchecked).to_json())
         return 0
     console = results()
     if args.once or not console.is_terminal:
-        console.print(view(look(args.folder)))
+        console.print(view(look(args.folder, unchecked=args.unchecked)))
     else:
         with suppress(KeyboardInterrupt):
-            keep_looking(args.folder, console)
+            keep_looking(args.folder, console, unchecked=args.unchecked)
     return 0
 
 
-def keep_looking(folder: Path, console: Console, every: float = EVERY) -> None:
+def keep_looking(
+    folder: Path, console: Console, every: float = EVERY, *, unchecked: bool = False
+) -> None:
     """Show the state, up to date, until there is nothing more to wait for."""
     from rich.live import Live
 
     from fedbridge.workflows.watch import look
 
-    watched = look(folder)
+    watched = look(folder, unchecked=unchecked)
     with Live(view(watched), console=console, auto_refresh=False) as live:
         while not watched.is_over:
             time.sleep(every)
-            watched = look(folder)
+            watched = look(folder, unchecked=unchecked)
             live.update(view(watched), refresh=True)
 
 

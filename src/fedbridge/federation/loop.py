@@ -123,12 +123,13 @@ class Run:
     best_state: State | None = None
     claimed: bool = False
 
-    def go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
+    def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
         """Start or resume, play all rounds, write the result; alone in the folder."""
         if folder is None:
             return self._go(None, resume=resume)
         folder.refuse_other_files()
         with folder_lock(folder.path):
+            folder.verify(unchecked=unchecked, missing=True)
             return self._go(folder, resume=resume)
 
     def _go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
@@ -149,8 +150,6 @@ class Run:
             first = self._take_up(folder, player, first)
         begun = time.perf_counter()
         nothing_to_play = first > self.rounds or self._stopped_early()
-        if folder is not None and nothing_to_play:
-            folder.verify(missing=True)
         if not nothing_to_play:
             self._run_all(first, federation, player, folder)
         result = player.state if self.best_state is None else self.best_state

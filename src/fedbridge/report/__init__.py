@@ -21,7 +21,7 @@ from fedbridge.report.result_tables import comparison_tables, run_tables
 from fedbridge.report.run_page import run_page
 from fedbridge.report.tables import FORMATS
 from fedbridge.runs.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
-from fedbridge.runs.folder import RunFolderError
+from fedbridge.runs.folder import RunFolder, RunFolderError
 from fedbridge.runs.record import RunRecord, Tested, read_run, write_tested
 
 if TYPE_CHECKING:
@@ -54,34 +54,35 @@ SCALE = 3
 """Pixels of a PNG per unit of the drawing: sharp in print."""
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
+def write_report(folder: Path, out: Path | None = None, *, unchecked: bool = False) -> Path:
     """Write ``report.html`` for the run or the comparison in ``folder``, finished or not.
 
     Args:
         folder: Of the run or the comparison.
         out: Another place for the page than the folder.
+        unchecked: Open a run whose files are not as they were written.
 
     Returns:
         The file that was written.
     """
     file = folder / REPORT_FILE if out is None else out
-    write_atomically(file, read_page(folder).html())
+    write_atomically(file, read_page(folder, unchecked=unchecked).html())
     return file
 
 
-def read_page(folder: Path) -> Page:
+def read_page(folder: Path, *, unchecked: bool = False) -> Page:
     """The page of a folder, with its charts and tables."""
-    record = _read(folder)
+    record = _read(folder, unchecked=unchecked)
     return comparison_page(record) if isinstance(record, ComparisonRecord) else run_page(record)
 
 
-def write_tables(folder: Path, out: Path) -> list[Path]:
+def write_tables(folder: Path, out: Path, *, unchecked: bool = False) -> list[Path]:
     """Write the tables of the run or the comparison in ``folder``, finished or not.
 
     Returns:
         The files that were written: CSV, Markdown and LaTeX of every table.
     """
-    record = _read(folder)
+    record = _read(folder, unchecked=unchecked)
     if isinstance(record, ComparisonRecord):
         tables = comparison_tables(record.comparison, record.notes)
     else:
@@ -94,11 +95,12 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
     return files
 
 
-def _read(folder: Path) -> RunRecord | ComparisonRecord:
+def _read(folder: Path, *, unchecked: bool) -> RunRecord | ComparisonRecord:
     try:
         if (folder / COMPARISON_FILE).exists():
             return read_comparison(folder, is_bound)
         if (folder / "config.toml").exists():
+            RunFolder(folder).verify(unchecked=unchecked)
             return read_run(folder)
     except RunFolderError as error:
         raise ReportError(str(error)) from error
@@ -152,7 +154,7 @@ class ResultPages(Extras):
 
     def after_result(self, run: FinishedRun) -> None:
         """The page."""
-        write_report(run.folder)
+        write_report(run.folder, unchecked=True)
 
 
 class AllResultFiles(ResultPages):

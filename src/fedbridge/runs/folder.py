@@ -189,7 +189,8 @@ class RunFolder:
         """The model, which says of which run it is, then the summary that ends the run."""
         # Cloned, because the file format refuses tensors that share memory (tied weights).
         tensors = {name: value.clone().contiguous() for name, value in model.state_dict().items()}
-        about = {"format": str(FORMAT), "run": run_id(config)}
+        # One entry, because the order of several is left to chance, and bytes should not be.
+        about = {"format": f"{FORMAT} {run_id(config)}"}
         write_atomically(self.path / "model.safetensors", save(tensors, metadata=about))
         write_atomically(self.path / "summary.json", to_json(summary, indent=1))
 

@@ -225,10 +225,11 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], str | None]:
             f"Expected the weights of the run in {str(file)!r}, but they cannot be read ({error}): "
             f"run the training again."
         ) from error
-    if about.get("format") != str(FORMAT):
+    version, _, run = about.get("format", "").partition(" ")
+    if version != str(FORMAT):
         raise ModelError(
             f"Expected weights of format {FORMAT}, but {str(file)!r} has format "
-            f"{about.get('format')}: use the version of fedbridge that wrote it."
+            f"{version or None}: use the version of fedbridge that wrote it."
         )
     broken = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
     if broken:
@@ -236,7 +237,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], str | None]:
             f"Expected finite weights in {str(file)!r}, but {broken[0]} holds NaN or Inf: restore "
             f"the file, or run the training again."
         )
-    return tensors, about.get("run")
+    return tensors, run or None
 
 
 def _load_weights(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:

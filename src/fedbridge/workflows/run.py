@@ -32,6 +32,7 @@ def run(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    unchecked: bool = False,
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> RunResult:
@@ -47,6 +48,7 @@ def run(
             ``flower-sim``: in Flower's simulation.
         out: folder for configuration, history, checkpoints, model and report; None keeps nothing.
         resume: go on with the run in ``out``, or start it if there is none.
+        unchecked: go on with a finished run whose files are not as they were written.
         callbacks: called with every round's record.
         **options: options of the run (``Settings``) and of the method.
 
@@ -86,4 +88,6 @@ def run(
         callbacks,
         extras=AllResultFiles(),
     )
-    return playing.go(None if out is None else RunFolder(Path(out)), resume=resume)
+    return playing.go(
+        None if out is None else RunFolder(Path(out)), resume=resume, unchecked=unchecked
+    )

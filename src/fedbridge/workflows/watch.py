@@ -125,11 +125,16 @@ class Watched:
         }
 
 
-def look(folder: Path) -> Watched:
-    """Look at the folder of a run or comparison, finished, running or dead."""
+def look(folder: Path, *, unchecked: bool = False) -> Watched:
+    """Look at the folder of a run or comparison, finished, running or dead.
+
+    With ``unchecked`` also at a finished run whose files are not as they were written.
+    """
     if (folder / COMPARISON_FILE).exists():
         return _look_at_comparison(folder)
     if (folder / "config.toml").exists():
+        if not is_locked(folder):
+            RunFolder(folder).verify(unchecked=unchecked)
         return _look_at_run(folder)
     if is_locked(folder):
         return Watched(folder, "run", "starting", ())
