@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import Normed, blobs, federation, line, method
+from small import Normed, blobs, federation, line, method, same_model
 
-from fedbridge.base.errors import FedbridgeError
+import fedbridge as fb
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.engines.local import LocalEngine
 from fedbridge.federation.evidence import measure_evidence, target_noise
 from fedbridge.federation.federation import TargetFailedError
+from fedbridge.federation.loop import SpoiltModelError
+from fedbridge.runs.folder import RunFolder
 from fedbridge.training.job import Outcome, seed_of
 
 
@@ -201,3 +205,68 @@ def test_probe_evidence_takes_the_sources_own_noise_off_and_stays_a_gram_matrix(
     assert bool((off > 0).all())
     assert bool((off <= noise * (1 + 1e-9)).all())
     assert float(torch.linalg.eigvalsh(clean.gram).min()) > -1e-12 * float(clean.gram.max())
+
+
+def spoilt(monkeypatch, client, change, rounds=(1,)):
+    """Let a client's updates come back changed from some rounds."""
+    honest = LocalEngine.run
+
+    def run(self, jobs, starts, *, round, **more):
+        answer = honest(self, jobs, starts, round=round, **more)
+        for job, vector in zip(jobs, answer.value.vectors, strict=True):
+            if round in rounds and job.client == client:
+                vector.copy_(change(vector))
+        return answer
+
+    monkeypatch.setattr(LocalEngine, "run", run)
+
+
+QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8, "workers": 1}
+
+
+@pytest.mark.parametrize("change", [lambda v: 1e4 * v, lambda v: v.sign() * 1e30, lambda v: v / 0])
+@pytest.mark.parametrize("method", ["fedavg", "fedda", "auto", "fedprox"])
+def test_one_bad_update_is_left_out_and_named(monkeypatch, method, change):
+    spoilt(monkeypatch, 2, change, rounds=(2,))
+    result = fb.run(blobs(), method=method, rounds=3, **QUICK)
+    assert [set(line["failures"]) for line in result.history] == [set(), {"site 1"}, set()]
+    assert "times as long as the median" in result.history[1]["failures"]["site 1"]
+    assert result.history[-1]["accuracy"] > 60
+
+
+def test_the_bound_is_off_by_a_word_and_says_what_else_it_can_be(monkeypatch):
+    spoilt(monkeypatch, 2, lambda vector: 1e4 * vector)
+    assert fb.run(blobs(), "fedavg", 1, **QUICK, norm_ratio="off").history[0]["failures"] == {}
+    with pytest.raises(OptionError, match="norm_ratio"):
+        fb.run(blobs(), "fedavg", 1, **QUICK, norm_ratio="of")
+    with pytest.raises(OptionError, match="norm_ratio"):
+        fb.run(blobs(), "fedavg", 1, **QUICK, norm_ratio=0.5)
+
+
+def test_where_two_cannot_be_compared_the_model_is_the_measure(monkeypatch):
+    spoilt(monkeypatch, 1, lambda vector: vector.sign() * 1e30)
+    (line,) = fb.run(blobs(sources=1), "fedavg", 1, **QUICK).history
+    assert line["failures"] == {
+        "site 0": "its reply was refused: its update is over 1000 times the model"
+    }
+
+
+def test_a_site_that_still_learns_among_others_that_are_done_is_not_taken_for_a_bad_one(
+    monkeypatch,
+):
+    for client in (0, 1, 3):
+        spoilt(monkeypatch, client, lambda vector: 1e-6 * vector)
+    assert fb.run(blobs(), "fedavg", 1, **QUICK).history[0]["failures"] == {}
+
+
+def test_a_model_that_is_not_finite_ends_the_run_at_its_last_good_checkpoint(monkeypatch, tmp_path):
+    options = {**QUICK, "norm_ratio": "off", "warmup": 3}
+    with monkeypatch.context() as patch:
+        spoilt(patch, 2, lambda vector: vector / 0, rounds=(0,))
+        with pytest.raises(SpoiltModelError, match="round 0"):
+            fb.run(blobs(), "fedavg", 4, **options, out=tmp_path / "run")
+    checkpoint, history = RunFolder(tmp_path / "run").load_checkpoint()
+    assert (checkpoint.round, len(history)) == (-1, 2)
+    assert all(bool(tensor.isfinite().all()) for tensor in checkpoint.tensors.values())
+    resumed = fb.run(blobs(), "fedavg", 4, **options, out=tmp_path / "run", resume=True)
+    assert same_model(resumed.model, fb.run(blobs(), "fedavg", 4, **options).model)

@@ -365,6 +365,16 @@ def test_an_update_far_longer_than_the_others_is_dropped_if_asked(tmp_path):
         assert "times as long as the median" in line["failures"][site]
 
 
+@pytest.mark.parametrize("change", [lambda v: 1e4 * v, lambda v: v.sign() * 1e30])
+def test_an_absurd_update_is_left_out_without_being_asked(change, tmp_path):
+    def spoil(grid):
+        node(grid, "site 1").spoil = at_training(1, update_of(change))
+
+    first, second = play("fedavg", tmp_path, spoil, rounds=2).history
+    assert "times as long as the median" in first["failures"]["site 1"]
+    assert second["failures"] == {}
+
+
 def test_text_from_a_site_is_made_printable(tmp_path):
     def shout(question, answer):
         del answer.content["update-0"]

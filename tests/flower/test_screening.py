@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge.base.errors import OptionError
+from fedbridge.federation.federation import length_of, screen_lengths
 from fedbridge.flower.messages import ReplyError, read_result, train_reply
 from fedbridge.flower.privacy import LocalPrivacy, release
 from fedbridge.flower.screening import (
     Expected,
-    length_of,
-    screen_lengths,
     screen_update,
 )
 from fedbridge.flower.site import Delivery

@@ -6,7 +6,9 @@ dropout, units and byte counts are settled here, once, for every method.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbridge.base.errors import FedbridgeError, ModelError
+from fedbridge.base.options import check_number
 from fedbridge.core.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.data.split import round_half_up
 from fedbridge.engines import Answer, Finished, Traffic, make_engine
@@ -49,6 +52,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+PART = 1e-3
+"""Updates shorter than this part of the model count as of this length when they are compared."""
 
 
 class TargetFailedError(FedbridgeError):
@@ -240,9 +246,45 @@ class Federation:
         """
         if not self._is_open:
             self.open()
-        return self._heard(
-            self.engine.run(jobs, states, round=round, beside=beside, decided=decided)
-        )
+        done = self.engine.run(jobs, states, round=round, beside=beside, decided=decided)
+        return self._without_overlong(jobs, states, self._heard(done))
+
+    def _without_overlong(
+        self, jobs: Sequence[Job], states: Sequence[State], done: Finished
+    ) -> Finished:
+        """Leave out clients whose longest training update stands out among the others'.
+
+        Where training comes to its end honest updates get short, and one may be far longer than
+        the median: what is shorter than a small part of the model never counts as too long. Where
+        there are no three to compare, the model's own length stands for the median.
+        """
+        ratio = self.settings.longest
+        if ratio is None:
+            return done
+        lengths: dict[str, float] = {}
+        paces: dict[str, float] = {}
+        for job, outcome, vector in zip(jobs, done.outcomes, done.vectors, strict=True):
+            if job.kind == "train" and outcome.failure is None and outcome.time > 0:
+                name, length = self.name_of(job.client), length_of(vector)
+                lengths[name] = max(lengths.get(name, 0.0), length)
+                paces[name] = max(paces.get(name, 0.0), length / outcome.time)
+        model = max((length_of(state.parameters) for state in states), default=0.0)
+        if len(paces) > 2:
+            overlong = screen_lengths(paces, ratio)
+            allowed = ratio * PART * model
+        else:
+            overlong = dict.fromkeys(lengths, f"its update is over {ratio:g} times the model")
+            allowed = ratio * model if model else math.inf
+        refused = {n: reason for n, reason in overlong.items() if not lengths[n] <= allowed}
+        if not refused:
+            return done
+        outcomes = [
+            Outcome(1, failure=f"its reply was refused: {refused[name]}", lost=True)
+            if (name := self.name_of(job.client)) in refused
+            else outcome
+            for job, outcome in zip(jobs, done.outcomes, strict=True)
+        ]
+        return replace(done, outcomes=outcomes)
 
     def host(self, make: Callable[[], TargetSide]) -> TargetSide:
         """Let the target's part of a method live with the target."""
@@ -419,3 +461,26 @@ class Federation:
         labels = self.bench.sites[client].y
         held_back = client == TARGET and self.target_rows is not None
         return labels[self.target_rows] if held_back else labels
+
+
+def screen_lengths(lengths: Mapping[str, float], multiple: float) -> dict[str, str]:
+    """Sites whose update is longer than a multiple of the round's median, and why they go.
+
+    Give the lengths in the unit in which updates are compared (over steps x learning rate where
+    they are aligned). Fewer than three replies tell nothing about who is wrong.
+    """
+    check_number("multiple", multiple, least=1.0)
+    typical = median_low(lengths.values()) if len(lengths) > 2 else 0.0
+    if typical == 0:
+        return {}
+    return {
+        name: f"its update is {length / typical:.3g} times as long as the median of the round, "
+        f"and {multiple:g} times is allowed"
+        for name, length in lengths.items()
+        if not length <= multiple * typical
+    }
+
+
+def length_of(vector: Tensor) -> float:
+    """Length of a vector, in float64: the squares of large float32 numbers overflow."""
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

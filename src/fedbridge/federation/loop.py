@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedbridge._version import __version__
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.method import Record
@@ -257,6 +257,7 @@ class Run:
             if round == 1:
                 player.begin(player.state)
             record = player.run_round(round)
+        _check_finite(round, player.state)
         line = self._line(round, federation, player.state, record)
         self.history.append(line)
         if not warm and self._watch(line):
@@ -339,6 +340,19 @@ class Run:
             player.begin(state)
             player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
+
+
+class SpoiltModelError(FedbridgeError):
+    """A round has made the model NaN or Inf; what was there before it is kept."""
+
+
+def _check_finite(round: int, state: State) -> None:
+    """End the run before a model that is none is measured, written down or trained further."""
+    if not all(bool(tensor.isfinite().all()) for tensor in state.tensors().values()):
+        raise SpoiltModelError(
+            f"Expected a finite model after round {round}, but it holds NaN or Inf: lower lr, or "
+            f"look at the sites' data. Everything up to the round before is kept."
+        )
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -41,6 +41,10 @@ WHOLE = {
 }
 """Options that are whole numbers, and the least that each can be."""
 
+OFF = "off"
+NORM_RATIO = 1000.0
+"""Far above honest updates: on the tasks that come along their longest was 13 times the median."""
+
 NUMBERS: dict[str, dict[str, float]] = {
     "lr": {},
     "lr_target": {},
@@ -50,6 +54,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "participation": {"above": 0, "most": 1},
     "dropout": {"least": 0, "below": 1},
     "validation_fraction": {"least": 0, "below": 1},
+    "norm_ratio": {"least": 1},
 }
 """Options that are numbers, and their limits; learning rates are checked with the local plan."""
 
@@ -92,6 +97,8 @@ class Settings:
         early_stopping: stop after so many rounds without a better validation loss, and deliver the
             best round's model; None never.
         validation_fraction: share of the target's training rows set aside for early stopping.
+        norm_ratio: leave out of a round who sends an update so many times as long as the round's
+            median; None for 1000, ``off`` for any length.
         device: ``cpu``, ``cuda``, ``mps`` ...
         workers: worker processes; None for one per core. Results do not depend on it.
     """
@@ -123,6 +130,7 @@ class Settings:
     dropout: float = 0.0
     early_stopping: int | None = None
     validation_fraction: float = 0.2
+    norm_ratio: float | str | None = None
     device: str = "cpu"
     workers: int | None = None
 
@@ -132,7 +140,7 @@ class Settings:
         for name, value in given.items():
             if name in WHOLE:
                 object.__setattr__(self, name, check_whole(name, value, least=WHOLE[name]))
-            elif name in NUMBERS:
+            elif name in NUMBERS and (name, value) != ("norm_ratio", OFF):
                 check_number(name, value, **NUMBERS[name])
             elif name in CHOICES:
                 check_choice(name, value, CHOICES[name])
@@ -173,6 +181,13 @@ class Settings:
             steps=self.steps if self.steps_target is None else self.steps_target,
             drop_last=False,
         )
+
+    @property
+    def longest(self) -> float | None:
+        """How many times as long as the median an update may be; None for any length."""
+        if isinstance(self.norm_ratio, str):
+            return None
+        return NORM_RATIO if self.norm_ratio is None else self.norm_ratio
 
     def to_json(self) -> dict[str, Any]:
         """A plain record for files."""

@@ -33,8 +33,6 @@ from fedbridge.flower.messages import (
 )
 from fedbridge.flower.screening import (
     Expected,
-    length_of,
-    screen_lengths,
     screen_model,
     screen_update,
     types_and_shapes,
@@ -139,7 +137,6 @@ class FlowerEngine:
             name: self._results(name, asked[name], answer, facts)
             for name, answer in answers.items()
         }
-        self._hold_against_each_other(asked, results)
         vectors = torch.zeros(len(jobs), self.blocks.total)
         outcomes = self._in_order(jobs, results, vectors)
         alone = self._alone(answers, results) if beside else None
@@ -308,23 +305,6 @@ class FlowerEngine:
             buffers=self._buffers,
             sketch_size=self._settings.sketch_size,
         )
-
-    def _hold_against_each_other(
-        self, asked: Mapping[str, Sequence[Job]], results: Results
-    ) -> None:
-        """Drop sites whose longest training update stands out by its length, if that is asked."""
-        ratio = self.network.norm_ratio
-        if ratio is None:
-            return
-        lengths = {}
-        for name, found in results.items():
-            if isinstance(found, Outcome):
-                continue
-            trained = [r for r, j in zip(found, asked[name], strict=True) if j.kind == "train"]
-            if trained:
-                lengths[name] = max(length_of(r.vector) / r.outcome.time for r in trained)
-        for name, reason in screen_lengths(lengths, ratio).items():
-            results[name] = Outcome(1, failure=f"its reply was refused: {reason}", lost=True)
 
     def _in_order(self, jobs: Sequence[Job], results: Results, vectors: Tensor) -> list[Outcome]:
         """Outcomes in the order of the jobs; their vectors go into the rows."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fedbridge import methods
 from fedbridge.base.errors import FedbridgeError, ShapeError
 from fedbridge.evaluation.metrics import Evaluation, Metrics
-from fedbridge.federation.settings import Settings, split_options
+from fedbridge.federation.settings import OFF, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
 from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
 from fedbridge.training.objective import Objective, Proximal, Supervised
@@ -86,7 +86,7 @@ class RunSpec:
 
     def run_settings(self) -> Settings:
         """The options of the run, for one process on a CPU."""
-        given = {**self.settings, "model": None, "device": "cpu", "workers": 1}
+        given = {**self.settings, "model": None, "device": "cpu", "workers": 1, "norm_ratio": OFF}
         settings, _ = split_options(given, self.method, methods.options_of(self.method), {})
         return settings
 

@@ -2,7 +2,8 @@
 
 A reply comes from outside: from a broken program or from somebody who wants the model spoilt. A
 bad one costs the round one site, never the round: ``screen_update`` says in one sentence what is
-wrong with it, ``screen_lengths`` which updates stand out among the others.
+wrong with it. Which updates stand out among the others is asked wherever sites are, in
+``federation``.
 
 What the coordinator knows beforehand is compared exactly, above all steps and learning rate: an
 update is rescaled by them, so that a tiny learning rate would turn a short update into a long one.
@@ -13,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median_low
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedbridge.base.options import check_number
+from fedbridge.federation.federation import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,29 +136,6 @@ def screen_model(
     return _tensors_complaint("array", arrays, {**layout, **buffers}) or _variances_complaint(
         arrays
     )
-
-
-def screen_lengths(lengths: Mapping[str, float], multiple: float) -> dict[str, str]:
-    """Sites whose update is longer than a multiple of the round's median, and why they go.
-
-    Give the lengths in the unit in which updates are compared (over steps x learning rate where
-    they are aligned). Fewer than three replies tell nothing about who is wrong.
-    """
-    check_number("multiple", multiple, least=1.0)
-    typical = median_low(lengths.values()) if len(lengths) > 2 else 0.0
-    if typical == 0:
-        return {}
-    return {
-        name: f"its update is {length / typical:.3g} times as long as the median of the round, "
-        f"and {multiple:g} times is allowed"
-        for name, length in lengths.items()
-        if not length <= multiple * typical
-    }
-
-
-def length_of(vector: Tensor) -> float:
-    """Length of a vector, in float64: the squares of large float32 numbers overflow."""
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
 def _scalars_complaint(report: Outcome, expected: Expected) -> str | None:

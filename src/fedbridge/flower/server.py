@@ -72,8 +72,7 @@ def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:
         target=str(config["target"]),
         sites=_names(config.get("sites")),
         about=about,
-        **own,
-        **options,
+        **{**options, **own},
     )
 
 

@@ -60,7 +60,7 @@ class FedBridgeStrategy(Strategy):
         wait: seconds to wait for sites at the start, and for the target when it is missing.
         secure: believe a site's name only if its node's key is registered under it.
         norm_bound: longest update that is believed.
-        norm_ratio: the same as a multiple of the round's median.
+        norm_ratio: the same as a multiple of the round's median; None for 1000, ``off`` for any.
         encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
         own_training: sites have training loops of their own (see ``reply_to_train``).
         name: what to call the task.
@@ -81,7 +81,7 @@ class FedBridgeStrategy(Strategy):
         wait: float = NetworkOptions.wait,
         secure: bool = False,
         norm_bound: float | None = NetworkOptions.norm_bound,
-        norm_ratio: float | None = NetworkOptions.norm_ratio,
+        norm_ratio: float | str | None = NetworkOptions.norm_ratio,
         encoding: str = NetworkOptions.encoding,
         own_training: bool = False,
         name: str = "federation",
@@ -100,6 +100,7 @@ class FedBridgeStrategy(Strategy):
                 "several models in a round, but got own_training=True: use client_app(...), or "
                 "another rule."
             )
+        options |= {} if norm_ratio is None else {"norm_ratio": norm_ratio}
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
         self.network = NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)
@@ -210,7 +211,8 @@ class FedBridgeStrategy(Strategy):
     ) -> RunSpec:
         assert membership.sources is not None
         assert membership.target is not None
-        plain = {k: v for k, v in settings.to_json().items() if k not in ("model", "workers")}
+        here = ("model", "workers", "norm_ratio")
+        plain = {k: v for k, v in settings.to_json().items() if k not in here}
         named = settings.model is None or isinstance(settings.model, str)
         model = (settings.model_name or usual) if named else None
         spec = RunSpec(
