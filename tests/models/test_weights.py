@@ -1,5 +1,6 @@
 """Checkpoint files: checked before they are opened, read once, fitted strictly."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,35 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     )
 
 
-def test_a_pth_is_read_once_and_kept_as_safetensors(tmp_path, state):
+def test_a_pth_is_kept_as_safetensors_for_whoever_names_it(tmp_path, state):
     file = save_checkpoint(state, tmp_path)
     assert same(read_weights(file), state)
     file.unlink()
-    assert same(read_weights(file), state)
+    assert same(read_weights(kept_copy(file)), state)
     assert [path.name for path in tmp_path.iterdir()] == [f"{file.name}.safetensors"]
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_weights(file)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_that_claims_the_checksum_of_a_pth_is_never_taken_for_it(tmp_path, state, there):
+    file = save_checkpoint(state, tmp_path)
+    forged = {name: torch.zeros_like(value) for name, value in state.items()}
+    claims = {"sha256": sha256(file.read_bytes()), "fingerprint": fingerprint(forged)}
+    save_file(forged, kept_copy(file), metadata=claims)
+    if there:
+        assert same(read_weights(file), state)
+        assert same(read_weights(kept_copy(file)), state)
+    else:
+        file.unlink()
+        with pytest.raises(ModelError, match="cannot be read"):
+            read_weights(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "resnet18-f37072fd.pth")
+    with pytest.raises(ModelError, match="no regular file"):
+        read_weights(tmp_path / "resnet18-f37072fd.pth")
 
 
 def damage_last_byte(file: Path) -> None:
@@ -57,8 +81,7 @@ def test_a_damaged_copy_is_made_anew(tmp_path, state, harm):
     read_weights(file)
     harm(kept_copy(file))
     assert same(read_weights(file), state)
-    file.unlink()
-    assert same(read_weights(file), state)
+    assert same(read_weights(kept_copy(file)), state)
 
 
 def test_a_copy_of_another_file_is_not_used(tmp_path, state):

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,18 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> Non
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def readable_size(path: Path) -> int:
+    """The size of a file; a pipe, which would be waited for, and a device, without end, are none.
+
+    Raises:
+        OSError: for the reader to explain, as it explains a file that is not there.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no regular file")
+    return found.st_size
 
 
 def append_line(path: Path, line: str) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedbridge.base.errors import DataError, ModelError
 from fedbridge.base.places import data_root, dataset_folder
 from fedbridge.models.networks import AsImages, Normalise, image_shape
-from fedbridge.models.weights import SUFFIXES, kept_copy, load_strictly, read_weights
+from fedbridge.models.weights import SUFFIXES, load_strictly, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,7 +206,7 @@ def resnet50(task: TaskShape, variant: str | None = None) -> nn.Module:
 def imagenet_file(name: str) -> Path:
     """Where the parameters trained on ImageNet are, or an error that says how to get them."""
     file = (dataset_folder(name) or data_root() / name) / RESNETS[name].file
-    if not file.is_file() and not kept_copy(file).is_file():
+    if not file.is_file():
         raise DataError(
             f"Expected the weights of {name!r} in {str(file)!r}, but there is no such file: run "
             f"`fedbridge data fetch {name}`, or, for images, take a backbone that is installed "

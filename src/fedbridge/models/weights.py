@@ -1,8 +1,9 @@
 """Checkpoint files of pretrained networks: checked, read without running code, fitted strictly.
 
 ``.safetensors`` holds nothing but tensors. ``.pth`` is a pickle, so it is opened only after its
-checksum was found right, only by PyTorch's reader of plain weights, and only once: its tensors are
-kept as ``.safetensors`` beside it.
+checksum was found right, every time anew, and only by PyTorch's reader of plain weights. Its
+tensors are kept as ``.safetensors`` beside it for whoever wants to name that file instead; nothing
+that lies beside a ``.pth`` is taken for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
-from fedbridge.base.files import StorageError, sha256, write_atomically
+from fedbridge.base.files import StorageError, readable_size, sha256, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ def read_weights(
         path: A ``.safetensors``, ``.pth`` or ``.pt`` file.
         checksum: SHA-256 of the file, or its first digits (at least 8). A ``.pth`` needs one; its
             name may hold it in the usual way, as ``resnet18-f37072fd.pth``.
-        keep: Whether the tensors of a ``.pth`` are kept beside it for the next time; not in a
+        keep: Whether the tensors of a ``.pth`` are kept beside it as ``.safetensors``; not in a
             folder that belongs to another program.
     """
     if checksum is not None:
@@ -52,8 +53,12 @@ def read_weights(
             _check_content(path, _read_bytes(path), checksum)
         return _read_safetensors(path)[0]
     if path.suffix in PICKLED:
-        checksum = (checksum or _checksum_in_name(path)).lower()
-        return _read_once(path, checksum) if keep else _read_pickled(path, checksum)[0]
+        content = _read_bytes(path)
+        _check_content(path, content, checksum or _checksum_in_name(path))
+        tensors = _unpickle(path, content)
+        if keep:
+            _keep(path, tensors)
+        return tensors
     raise ModelError(
         f"Expected weights in a file that ends in {', '.join(SUFFIXES)}, but got {str(path)!r}."
     )
@@ -67,7 +72,7 @@ def stored_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def kept_copy(path: Path) -> Path:
-    """Where the tensors of a ``.pth`` are kept once they were read."""
+    """Where the tensors of a ``.pth`` are kept for other readers once they were read."""
     return path.with_name(path.name + SAFE)
 
 
@@ -107,34 +112,12 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _read_once(path: Path, checksum: str) -> dict[str, Tensor]:
-    kept = _read_kept(kept_copy(path), checksum)
-    if kept is not None:
-        return kept
-    tensors, digest = _read_pickled(path, checksum)
-    metadata = {"sha256": digest, "fingerprint": fingerprint(tensors)}
-    with suppress(StorageError):  # where nothing can be written, it is read again next time
-        write_atomically(kept_copy(path), save(tensors, metadata=metadata))
-    return tensors
-
-
-def _read_pickled(path: Path, checksum: str) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a ``.pth`` with this checksum, and the whole of the checksum."""
-    content = _read_bytes(path)
-    digest = _check_content(path, content, checksum)
-    return _unpickle(path, content), digest
-
-
-def _read_kept(path: Path, checksum: str) -> dict[str, Tensor] | None:
-    """The kept tensors of the file with this checksum; None if there are none, or damaged ones."""
-    if not path.is_file():
-        return None
-    try:
-        tensors, metadata = _read_safetensors(path)
-    except ModelError:
-        return None
-    sound = metadata.get("fingerprint") == fingerprint(tensors)
-    return tensors if sound and metadata.get("sha256", "").startswith(checksum) else None
+def _keep(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Keep the tensors of a ``.pth`` beside it, unless they are there or nothing can be written."""
+    copy, content = kept_copy(path), save(dict(tensors))
+    with suppress(OSError, StorageError):
+        if not copy.is_file() or copy.read_bytes() != content:
+            write_atomically(copy, content)
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -177,6 +160,7 @@ def _description(found: object) -> str:
 
 def _read_bytes(path: Path) -> bytes:
     try:
+        readable_size(path)
         return path.read_bytes()
     except OSError as error:
         raise ModelError(
@@ -204,8 +188,8 @@ def _check_is_checksum(checksum: str) -> None:
         )
 
 
-def _check_content(path: Path, content: bytes, checksum: str) -> str:
-    """The SHA-256 of the content, which must begin as expected."""
+def _check_content(path: Path, content: bytes, checksum: str) -> None:
+    """Refuse content whose SHA-256 does not begin as expected."""
     digest = sha256(content)
     if not digest.startswith(checksum.lower()):
         raise ModelError(
@@ -213,7 +197,6 @@ def _check_content(path: Path, content: bytes, checksum: str) -> str:
             f"the one of its {len(content)} bytes is {digest}: it is damaged or another file, get "
             f"it again."
         )
-    return digest
 
 
 def _some(names: Iterable[str]) -> str:

@@ -154,7 +154,7 @@ def load_model(
     n_classes = described.get("n_classes")
     names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
     shape = tuple(described["input_shape"])
-    architecture = without_weights(_trusted(described["name"], model, run_dir))
+    architecture = _trusted(without_weights(described["name"]), model, run_dir)
     plain = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
     weights = folder.path / "model.safetensors"
     tensors, of_model = _read_weights(weights)
@@ -188,7 +188,7 @@ def _description(config: dict[str, Any], run_dir: str | Path) -> dict[str, Any]:
 def _trusted(name: str, given: str | None, run_dir: str | Path) -> str:
     """The model to build: one of ours, or code that the user himself names."""
     if given is not None or is_built_in(name):
-        return given or name
+        return without_weights(given or name)
     raise RunFolderError(
         f"Expected a built-in model, but the run in {str(run_dir)!r} has one of its own, {name}: "
         f"if you trust that code, name it again with --model {name}."
