@@ -1,11 +1,8 @@
-"""Aggregation rules by name: the public path of ``fedbridge.core.rules``."""
+"""Aggregation rules by name: the public path of ``fedbridge.core.rules``, and the same module."""
 
-from typing import Any
+import sys
 
 from fedbridge.core import rules
 from fedbridge.core.rules import *  # noqa: F403
 
-
-def __getattr__(name: str) -> Any:
-    """Everything else that is there."""
-    return getattr(rules, name)
+sys.modules[__name__] = rules

@@ -1,11 +1,8 @@
-"""Delta errors: closed forms, bounds, simulation: the public path of ``fedbridge.core.theory``."""
+"""Delta errors: the public path of ``fedbridge.core.theory``, and the same module."""
 
-from typing import Any
+import sys
 
 from fedbridge.core import theory
 from fedbridge.core.theory import *  # noqa: F403
 
-
-def __getattr__(name: str) -> Any:
-    """Everything else that is there."""
-    return getattr(theory, name)
+sys.modules[__name__] = theory

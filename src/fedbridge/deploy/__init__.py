@@ -1,4 +1,4 @@
 """A federation of real sites: its folder, certificates and keys, its checks, and its commands.
 
-Needs the extra ``flower``; nothing outside this package and ``engines.flower`` does.
+Needs the extra ``flower``; nothing outside this package and ``flower`` does.
 """

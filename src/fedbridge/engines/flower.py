@@ -1,12 +1,8 @@
-"""The public path of ``fedbridge.flower``: the federation on Flower, as apps import it."""
+"""The public path of ``fedbridge.flower``, as apps import it, and the same package."""
 
-from typing import Any
+import sys
 
 from fedbridge import flower
+from fedbridge.flower import *  # noqa: F403
 
-__all__ = flower.__all__
-
-
-def __getattr__(name: str) -> Any:
-    """Load a part when it is asked for."""
-    return getattr(flower, name)
+sys.modules[__name__] = flower

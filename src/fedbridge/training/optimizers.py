@@ -2,7 +2,8 @@
 
 For a small model most of the time of ``torch.optim.Adam.step`` goes into looking after lists of
 tensors, devices and hooks that a single vector does not have; without them a step of a small model
-takes about two thirds of the time. ``tests/test_optimizers.py`` compares every step with torch's.
+takes about two thirds of the time. ``tests/training/test_optimizers.py`` compares every step with
+torch's.
 """
 
 from __future__ import annotations
