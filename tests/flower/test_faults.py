@@ -11,6 +11,7 @@ from small import blobs, same_model
 
 import fedbridge as fb
 from fedbridge.flower.coordinator import TargetGoneError
+from fedbridge.flower.messages import ReplyError, tensors
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 FAST = {"timeout": 0.2, "wait": 0.2}
@@ -204,6 +205,8 @@ NO_ARRAYS = {
     "an archive": archive(),
     "half a header": header("{'descr': "),
     "more than any memory holds": header(ENDLESS),
+    "more than has come": header(ENDLESS.replace("1000000000000000", "1000")) + bytes(400),
+    "less than has come": header(ENDLESS.replace("1000000000000000", "10")) + bytes(400),
 }
 
 
@@ -223,7 +226,32 @@ def without(name):
     return spoil
 
 
+def many_more(question, answer):
+    for k in range(3000):
+        answer.content[f"update-{k + 1}"] = answer.content["update-0"]
+    return answer
+
+
+def epsilon_of(value):
+    def spoil(question, answer):
+        answer.content["site"]["epsilon"] = value
+        return answer
+
+    return spoil
+
+
+def strange_buffers(question, answer):
+    answer.content["buffers-0"] = ArrayRecord({f"b{k}": torch.ones(1) for k in range(3000)})
+    return answer
+
+
 HOSTILE = {
+    "3000 records more": many_more,
+    "a record under another number": of_another_kind("update-00", ArrayRecord()),
+    "3000 buffers more": strange_buffers,
+    "a negative epsilon": epsilon_of(-5.0),
+    "an epsilon that is NaN": epsilon_of(float("nan")),
+    "an epsilon that is a text": epsilon_of("none"),
     "NaN": update_of(lambda v: v * torch.nan),
     "Inf": update_of(lambda v: v + torch.inf),
     "a shape that broadcasts": update_of(lambda v: v[:1]),
@@ -417,3 +445,44 @@ def test_nodes_of_other_names_do_not_disturb(tmp_path):
 
     lines = play("fedavg", tmp_path, change, rounds=2).history
     assert [line["failures"] for line in lines] == [{}, {}]
+
+
+def test_no_room_is_made_for_what_a_header_says(monkeypatch):
+    monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("the array was opened"))
+    forged = Array("float32", (10**9,), "numpy.ndarray", header(ENDLESS.replace("0" * 6, "")))
+    with pytest.raises(ReplyError, match="cannot be read"):
+        tensors(ArrayRecord({"values": forged}))
+
+
+def metric_of(**values):
+    def spoil(question, answer):
+        answer.content["metrics"] = MetricRecord({**answer.content["metrics"], **values})
+        return answer
+
+    return spoil
+
+
+def many_candidates(question, answer):
+    answer.content["site"]["candidates"] = [str(k) for k in range(3000)]
+    return metric_of(**{"held-out-losses": [1.0] * 3000})(question, answer)
+
+
+def with_an_update(question, answer):
+    answer.content["update-0"] = ArrayRecord({"values": torch.ones(3)})
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("do", "says"),
+    [
+        (metric_of(loss=-5.0), "loss of -5 is below 0"),
+        (many_candidates, "3000 models"),
+        (with_an_update, "nobody asked for"),
+    ],
+)
+def test_a_measurement_holds_what_was_asked_for(do, says, tmp_path):
+    def change(grid):
+        node(grid, "target").spoil = at_measuring(do)
+
+    (line,) = play("auto", tmp_path, change, rounds=1).history
+    assert any(says in note for note in line["notes"])

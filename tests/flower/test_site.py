@@ -159,9 +159,48 @@ class TestAtTheTarget:
         strategy, _ = run_over_pretended_flower(
             task, "auto", 2, tmp_path, model="mlp:8", lr=0.1, batch_size=8
         )
-        kept = load_model(tmp_path / "target" / "model").model
+        (folder,) = (tmp_path / "target" / "model" / "federation").iterdir()
+        kept = load_model(folder).model
         for name, value in strategy.result.model.state_dict().items():
             assert torch.equal(kept.state_dict()[name], value)
+
+    def test_its_model_is_for_its_owner_only(self, tmp_path):
+        options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+        run_over_pretended_flower(blobs(), "auto", 1, tmp_path, **options)
+        kept = [tmp_path / "target" / "model", *(tmp_path / "target" / "model").rglob("*")]
+        assert {path.stat().st_mode & 0o777 for path in kept if path.is_dir()} == {0o700}
+        assert {path.stat().st_mode & 0o777 for path in kept if path.is_file()} == {0o600}
+
+    def test_every_deployment_and_run_has_a_model_of_its_own(self, tmp_path):
+        options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+
+        def play(link, seed):
+            grid = PretendGrid(nodes_of(blobs(), tmp_path, link=link))
+            return run_over_pretended_flower(
+                blobs(), "fedavg", 1, tmp_path, grid, seed=seed, **options
+            )[0].result
+
+        models = tmp_path / "target" / "model"
+        first = play("../up:8000", 0)
+        (folder,) = models.glob("*/*")
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        play("../up:8000", 1)
+        play("b:8000", 0)
+        assert len([*models.glob("*/*")]) == 3
+        assert [path.name for path in models.glob("b-8000")] == ["b-8000"]
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+        kept = load_model(folder).model.state_dict()
+        assert all(torch.equal(kept[k], v) for k, v in first.model.state_dict().items())
+
+    def test_another_runs_model_is_not_written_over(self, tmp_path):
+        mine = worker(tmp_path, which=0)
+        state = mine.federation.initial
+        mine.keep_model(state, mine.evaluate(1, state))
+        before = (mine.memory.model / "config.toml").read_bytes()
+        other = worker(tmp_path, which=0, seed=1)
+        with pytest.raises(fb.FedbridgeError, match="different one"):
+            other.keep_model(state, mine.evaluate(1, state))
+        assert (mine.memory.model / "config.toml").read_bytes() == before
 
     @pytest.mark.parametrize("encoding", ["bfloat16", "int8"])
     @pytest.mark.parametrize("method", ["fedavg", "auto"])

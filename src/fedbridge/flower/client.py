@@ -66,8 +66,9 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             built in.
 
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
-    between rounds) and, for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and
-    ``dp-budget`` (the largest epsilon, over all runs on these rows).
+    between rounds, and for the target's model), ``link`` (the deployment that the node is for) and,
+    for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
+    largest epsilon, over all runs on these rows).
     """
     app = ClientApp()
     loading = load or load_own_site
@@ -270,7 +271,8 @@ def _worker(
     spec = RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
-    memory = SiteMemory(_folder(context, site.name), spec.run, site.name)
+    deployment = str(context.node_config.get("link", "")).replace(":", "-")
+    memory = SiteMemory(_folder(context, site.name), spec.run, site.name, deployment)
     worker = SiteWorker(site, spec, memory, model=model, privacy=privacy, budget=budget)
     return worker, work
 

@@ -27,6 +27,7 @@ from fedbridge.flower.messages import (
     jobs_to_json,
     printable,
     read_choice,
+    read_epsilon,
     read_evaluation,
     read_result,
     tensors,
@@ -95,6 +96,7 @@ class FlowerEngine:
         self.network, self.own_training = network, own_training
         self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
         self._buffers = buffer_copies(bench.model)
+        self._names = {*self.layout.parameters, *self.layout.buffers}
         self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed = 0
@@ -222,7 +224,7 @@ class FlowerEngine:
                 self.membership.lose(target, silent=answer.silent)
             return None
         try:
-            check_fields(answer)
+            check_fields(answer, 0, self._names)
             return read(answer)
         except ReplyError as error:
             self._notes.append(f"{target}: its reply was refused: {error}")
@@ -269,12 +271,12 @@ class FlowerEngine:
         if isinstance(answer, NoAnswer):
             return Outcome(samples, failure=answer.reason, lost=answer.lost)
         try:
-            check_fields(answer)
+            check_fields(answer, len(jobs), self._buffers)
             about = answer.config_records.get(SITE, ConfigRecord())
             if about.get("site") != name:
                 raise ReplyError(f"it answers as {printable(about.get('site'))!r}")
-            spent = about.get("epsilon")
-            if isinstance(spent, float):
+            spent = read_epsilon(answer)
+            if spent is not None:
                 facts.setdefault("epsilon", {})[name] = spent
             note = about.get("note")
             if isinstance(note, str):

@@ -16,11 +16,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields
+from io import BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbridge import methods
@@ -33,7 +35,7 @@ from fedbridge.training.objective import Objective, Proximal, Supervised
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -263,6 +265,9 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 KINDS = {"site": ConfigRecord, "hello": MetricRecord, "metrics": MetricRecord}
 """Records that hold texts and numbers, by the first part of their names; all others hold arrays."""
 
+MOST_CANDIDATES = 100
+"""So many models a target may choose among at most."""
+
 LARGEST = {"accuracy": 100.0, "balanced-accuracy": 100.0, "auc": 1.0}
 """Measures from 0 to so much."""
 
@@ -275,12 +280,25 @@ class ReplyError(FedbridgeError):
     """A reply that is not what a site may send."""
 
 
-def check_fields(content: RecordDict) -> None:
-    """Refuse records and fields that are not on the list."""
+def check_fields(
+    content: RecordDict, jobs: int | None = None, names: Collection[str] | None = None
+) -> None:
+    """Refuse records and fields that are not on the list, before any of them is opened.
+
+    Args:
+        content: the reply.
+        jobs: how many were asked for: there is nothing of any other; None for any number.
+        names: the model's own, where they are known.
+    """
     for record, entries in content.items():
         allowed = next((f for name, f in ALLOWED.items() if re.fullmatch(name, record)), None)
         if allowed is None:
             raise ReplyError(f"it holds a record {record[:40]!r} that no site may send")
+        first, _, number = record.partition("-")
+        if number and jobs is not None and record not in {f"{first}-{k}" for k in range(jobs)}:
+            raise ReplyError(f"it holds a record {record[:40]!r} that nobody asked for")
+        if names is not None and "*" in allowed:
+            allowed = tuple(names)
         if not isinstance(entries, KINDS.get(record.partition("-")[0], ArrayRecord)):
             raise ReplyError(f"its record {record[:40]!r} is of another kind")
         for name in entries:
@@ -371,12 +389,22 @@ def read_evaluation(content: RecordDict) -> Evaluation:
             return None
         if name in LARGEST and not 0 <= value <= LARGEST[name]:
             raise ReplyError(f"its {name} of {value:g} is not between 0 and {LARGEST[name]:g}")
+        if value < 0:
+            raise ReplyError(f"its {name} of {value:g} is below 0")
         return float(value)
 
     test = None
     if (loss := number("loss")) is not None:
         test = Metrics(loss, *map(number, MEASURES[1:]))
     return Evaluation(test, number("validation-loss"))
+
+
+def read_epsilon(content: RecordDict) -> float | None:
+    """What a site says that its messages have cost so far; None if it says nothing."""
+    spent = content.config_records.get(SITE, ConfigRecord()).get("epsilon")
+    if spent is not None and not (isinstance(spent, float) and spent >= 0):
+        raise ReplyError(f"its epsilon of {printable(spent)[:40]} is not a number of at least 0")
+    return spent
 
 
 def read_choice(content: RecordDict) -> dict[str, Any]:
@@ -386,6 +414,8 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
     names = about.get("candidates", [])
     if not isinstance(names, list) or not isinstance(losses, list) or len(names) != len(losses):
         raise ReplyError("its choice is incomplete")
+    if len(names) > MOST_CANDIDATES:
+        raise ReplyError(f"it chooses among {len(names)} models")
     known = {printable(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
     return {"choice": printable(about.get("choice", "withheld"))[:40], "losses": known}
 
@@ -419,9 +449,29 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
             stumbles over, so that any error counts.
     """
     try:
-        return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+        return {name: torch.from_numpy(_numbers(array)) for name, array in record.items()}
     except Exception as error:
         raise ReplyError(f"its arrays cannot be read ({type(error).__name__})") from error
+
+
+def _numbers(array: Array) -> np.ndarray[Any, Any]:
+    """The numbers of an array, whose header must speak of as many bytes as have come.
+
+    Otherwise numpy would make room for whatever it speaks of.
+    """
+    file = BytesIO(array.data)
+    version = np.lib.format.read_magic(file)
+    read_header = HEADERS[version]
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject or prod(shape) * dtype.itemsize != len(array.data) - file.tell():
+        raise ValueError("another size than its header says")
+    return array.numpy().copy()
+
+
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def _site(site: str, role: str, about: Mapping[str, Any]) -> ConfigRecord:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ import tomli_w
 
 from fedbridge import methods
 from fedbridge._version import __version__
-from fedbridge.base.files import PRIVATE, write_atomically
+from fedbridge.base.files import PRIVATE, file_name, write_atomically
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
@@ -55,30 +54,47 @@ def default_folder() -> Path:
     return platformdirs.user_state_path("fedbridge") / "sites"
 
 
+MODEL = "model"
+"""Folder of the target's models, at the target: deployment/run in it, for ``fedbridge predict``."""
+
+NO_DEPLOYMENT = "federation"
+
+
 class SiteMemory:
     """Records of one site in one run.
 
     Attributes:
         root: the site's own folder.
         folder: the part of it that belongs to this run.
+        model: the part that holds the run's model, at the target: under the deployment's name, so
+            that no other deployment of the same site comes near it.
     """
 
-    def __init__(self, folder: Path, run: str, site: str) -> None:
-        """``run`` comes from the coordinator and ``site`` from a user: neither may name a path."""
+    def __init__(self, folder: Path, run: str, site: str, deployment: str | None = None) -> None:
+        """``run`` comes from the coordinator, the others from a user: none may name a path."""
         name = hashlib.sha256(f"{run}\n{site}".encode()).hexdigest()[:32]
         self.root, self.folder = folder, folder / name
+        self.model = folder / MODEL / file_name(deployment or NO_DEPLOYMENT) / file_name(run)
 
     def save(
         self, kind: str, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Keep a record, for this user's eyes only, and let go of all but the last two."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(self.folder, 0o700)  # noqa: PTH101
+        self.keep_private(self.folder)
         self._records(kind).save(Checkpoint(round, dict(tensors), dict(facts)))
 
     def load(self, kind: str, *, before: int) -> Checkpoint | None:
         """The newest record of a round before this one that is whole; None if there is none."""
         return self._records(kind).load(before=before)
+
+    def keep_private(self, folder: Path) -> None:
+        """Make a folder below the site's own, all on the way to it for this user's eyes only."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = self.root
+        for name in folder.relative_to(self.root).parts:
+            part /= name
+            part.mkdir(exist_ok=True, mode=0o700)
+            part.chmod(0o700)
 
     def forget(self) -> None:
         """Remove all records: a run begins anew."""
@@ -91,9 +107,6 @@ class SiteMemory:
 log = logging.getLogger("fedbridge")
 
 SPENDING = "privacy.json"
-MODEL = "model"
-"""Folder of the target's model, at the target: ``fedbridge predict`` reads it."""
-
 SIDE, WAITING, ROUNDING = "home", "waiting", "rounding"
 
 
@@ -221,7 +234,8 @@ class SiteWorker:
     def keep_model(self, state: State, evaluation: Evaluation) -> None:
         """Keep the target's model where the target is, ready for ``fedbridge predict``.
 
-        With it are how to treat new rows, and what it is worth on the target's test rows.
+        With it are how to treat new rows, and what it is worth on the target's test rows. Another
+        run's model is never touched.
         """
         load_parameter_vector(self.model, state.parameters)
         if state.buffers:
@@ -243,9 +257,12 @@ class SiteWorker:
             "sources": list(spec.sources),
             "method": spec.method,
             "seed": spec.seed,
+            "run": spec.run,
             "model": described,
         }
-        kept = RunFolder(self.memory.root / MODEL)
+        kept = RunFolder(self.memory.model)
+        kept.check(config, resume=True)
+        self.memory.keep_private(kept.path)
         kept.unseal()
         write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
         if site.preprocessing is not None:
@@ -254,6 +271,8 @@ class SiteWorker:
         summary = {"target": site.name, "method": spec.method, **measured}
         kept.write_result(self.model, summary, config)
         kept.seal()
+        for file in kept.path.iterdir():
+            file.chmod(PRIVATE)
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
