@@ -14,7 +14,7 @@ from torch.nn import functional
 import fedbridge as fb
 from fedbridge.base.errors import DataError, ModelError
 from fedbridge.base.files import sha256
-from fedbridge.data.store.catalogue import RESNET18, RESNET50
+from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.models import build_model, split_model, without_weights
 from fedbridge.models.networks import Normalise
 from fedbridge.models.resnet import RESNETS, ResNet
@@ -106,7 +106,7 @@ def test_it_comes_apart_without_other_names():
 
 
 def test_the_fetched_file_is_the_expected_one():
-    fetched = {entry.name: entry.layout.contents[0].path for entry in (RESNET18, RESNET50)}
+    fetched = {name: CATALOGUE[name].layout.contents[0].path for name in ("resnet18", "resnet50")}
     assert fetched == {name: architecture.file for name, architecture in RESNETS.items()}
 
 

@@ -59,9 +59,8 @@ def known(path, content):
 
 
 def entry(layout, *routes, **more):
-    fields = {"sites": None, "samples": None, "licence": "", "citation": ""}
     home = "http://example.org"
-    return DataSet("small", "", (), (), home=home, layout=layout, routes=routes, **fields, **more)
+    return DataSet("small", "", "", "", home, layout=layout, routes=routes, **more)
 
 
 @pytest.fixture

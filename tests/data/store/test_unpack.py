@@ -230,9 +230,7 @@ class TestDamage:
 
 
 def entry(layout, arrangement="as-packed"):
-    return DataSet(
-        "small", "", (), (), None, None, "", "", "", layout=layout, arrangement=arrangement
-    )
+    return DataSet("small", "", "", "", layout=layout, arrangement=arrangement)
 
 
 def put(folder, *paths, content=b"x"):

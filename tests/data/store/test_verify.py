@@ -17,7 +17,7 @@ REAL = Path(os.environ.get("FEDBRIDGE_DATA", ""))
 
 
 def entry(layout):
-    return DataSet("small", "small", (), (), None, None, "", "", "", layout)
+    return DataSet("small", "small", "", "", layout=layout)
 
 
 def known(path, content):
