@@ -13,11 +13,18 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.evaluation.metrics import squared_error
 from fedbridge.federation.needs import Need, UnmetNeedError
-from fedbridge.methods.coral import Aligned, moments_apart
-from fedbridge.methods.generalisation import MeanLoss, pooled_plan
-from fedbridge.methods.group_dro import WorstGroup
-from fedbridge.methods.irm import Invariant, squared_slope
-from fedbridge.methods.mixup import Mixed, draw_shares, partners
+from fedbridge.methods.generalisation import (
+    Aligned,
+    Invariant,
+    MeanLoss,
+    Mixed,
+    WorstGroup,
+    draw_shares,
+    moments_apart,
+    partners,
+    pooled_plan,
+    squared_slope,
+)
 from fedbridge.models import SplitModel
 from fedbridge.training.objective import Batch, StepContext
 
@@ -25,7 +32,7 @@ NAMES = ("erm", "irm", "group-dro", "mixup", "coral")
 QUICK = {"rounds": 2, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
 
-def pooled_desk(rows=(5, 4, 7), module=None, **options):
+def pooled_context(rows=(5, 4, 7), module=None, **options):
     """A context with a batch of every source, of these sizes."""
     torch.manual_seed(1)
     own, *beside = (Batch(torch.randn(n, 2), torch.randint(3, (n,)), torch.arange(n)) for n in rows)
@@ -173,7 +180,7 @@ class TestAll:
 
 class TestERM:
     def test_is_the_mean_over_sources_whatever_their_rows(self):
-        context = pooled_desk()
+        context = pooled_context()
         torch.testing.assert_close(MeanLoss()(context), losses_apart(context).mean())
 
     def test_with_one_source_is_source_only_to_the_bit(self):
@@ -216,7 +223,7 @@ class TestIRM:
 
     @pytest.mark.parametrize(("weight", "over"), [(0.0, 1.0), (0.5, 1.0), (100.0, 100.0)])
     def test_is_loss_plus_weighted_penalty_over_a_weight_above_1(self, weight, over):
-        context = pooled_desk()
+        context = pooled_context()
         found = Invariant(weight)(context)
         expected = (losses_apart(context).mean() + weight * context.told["penalty"]) / over
         torch.testing.assert_close(found, expected)
@@ -237,7 +244,7 @@ class TestIRM:
 
 class TestGroupDRO:
     def test_a_step_moves_the_shares_and_weighs_by_them(self):
-        context = pooled_desk()
+        context = pooled_context()
         start = torch.tensor([0.5, 0.25, 0.25])
         found = WorstGroup(start.log(), 0.3)(context)
         losses = losses_apart(context)
@@ -247,7 +254,7 @@ class TestGroupDRO:
         torch.testing.assert_close(context.told["log_shares"].exp(), shares)
 
     def test_goes_on_from_the_shares_of_the_step_before(self):
-        context = pooled_desk()
+        context = pooled_context()
         objective = WorstGroup(torch.zeros(3).log_softmax(0), 0.3)
         objective(context)
         objective(context)
@@ -295,7 +302,7 @@ class TestGroupDRO:
 
 class TestMixup:
     def test_shares_of_1_are_erm(self):
-        context = pooled_desk()
+        context = pooled_context()
         assert torch.equal(Mixed(0)(context), MeanLoss()(context))
         ours, theirs = (
             fb.run(blobs(), name, **QUICK, **options).model
@@ -304,7 +311,7 @@ class TestMixup:
         assert same_model(ours, theirs)
 
     def test_the_loss_is_that_of_mixed_rows_with_both_labels(self):
-        context = pooled_desk()
+        context = pooled_context()
         batches = (context.own, *context.beside)
         torch.manual_seed(5)
         found = Mixed(0.4)(context)
@@ -377,7 +384,7 @@ class TestCORAL:
         assert float(found) == pytest.approx(np.mean(pairs), rel=1e-12)
 
     def test_is_the_mean_loss_plus_what_the_features_are_apart(self):
-        context = pooled_desk(
+        context = pooled_context(
             module=SplitModel(nn.Sequential(nn.Linear(2, 4), nn.Tanh()), nn.Linear(4, 3))
         )
         clouds = [context.module.features(batch.x) for batch in (context.own, *context.beside)]

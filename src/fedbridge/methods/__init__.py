@@ -12,18 +12,14 @@ from fedbridge.federation.needs import Need
 from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
-from fedbridge.methods.coral import CORAL
 from fedbridge.methods.ditto import Ditto
 from fedbridge.methods.fada import FADA
 from fedbridge.methods.fedprox import FedProx
 from fedbridge.methods.fedrep import FedRep
 from fedbridge.methods.finetune import FinetuneCv, FinetuneOffline
-from fedbridge.methods.generalisation import ERM
-from fedbridge.methods.group_dro import GroupDRO
-from fedbridge.methods.irm import IRM
+from fedbridge.methods.generalisation import CORAL, ERM, IRM, GroupDRO, Mixup
 from fedbridge.methods.kd3a import KD3A
 from fedbridge.methods.knn_per import KnnPer
-from fedbridge.methods.mixup import Mixup
 from fedbridge.methods.mme import MME
 from fedbridge.methods.rule import RuleMethod
 
