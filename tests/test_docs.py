@@ -10,6 +10,7 @@ import fedbridge as fb
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in FILES]
 
 
@@ -56,10 +57,9 @@ def test_tables_of_options_are_those_of_the_docstrings():
 
 
 def test_lines_of_the_documents_are_short():
-    for path in FILES:
-        if path.parent.name == "docs" or path.name == "CONTRIBUTING.md":
-            long = [line for line in path.read_text("utf-8").splitlines() if len(line) > 100]
-            assert [line for line in long if not line.startswith(("|", "!["))] == [], path.name
+    for path in [*FILES, *EXAMPLES]:
+        long = [line for line in path.read_text("utf-8").splitlines() if len(line) > 100]
+        assert [line for line in long if not line.startswith(("|", "!["))] == [], path.name
 
 
 def test_links_of_the_documents_lead_to_files():

@@ -27,7 +27,7 @@ def blocks(folder, language):
 
 
 def commands(folder):
-    lines = "".join(blocks(folder, "sh")).splitlines()
+    lines = "".join(blocks(folder, "sh")).replace("\\\n", " ").splitlines()
     for line in lines:
         words = shlex.split(re.sub(r"--rounds \d+", "--rounds 2", line))
         assert words[0] == "fedbridge"

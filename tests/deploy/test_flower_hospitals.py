@@ -100,7 +100,9 @@ def test_the_coordinator_runs_the_strategy_of_its_settings(app, monkeypatch):
 
 def test_commands_and_links_of_the_walk_through_are_right():
     text = (EXAMPLE / "README.md").read_text()
-    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    lines = (
+        "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ").splitlines()
+    )
     ours = [shlex.split(line)[1:] for line in lines if line.startswith("fedbridge ")]
     assert len(ours) == 2
     for words in ours:

@@ -69,8 +69,12 @@ def test_a_stopped_run_goes_on_to_the_same_model(capsys):
     found, wanted = load_file("resumable/model.safetensors"), load_file("resumed.safetensors")
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
     ran(capsys, *auto, "--out", "whole")
-    assert sha256("resumable/model.safetensors") == sha256("whole/model.safetensors")
-    assert same_but_for_seconds(history("resumable"), history("whole"))
+    torch.testing.assert_close(found, load_file("whole/model.safetensors"), rtol=1e-5, atol=1e-6)
+    pairs = zip(history("resumable"), history("whole"), strict=True)
+    for line, other in pairs:  # its first two rounds were added up by another processor
+        assert line.keys() == other.keys()
+        for name in ("loss", "accuracy", "beta"):
+            assert line[name] == pytest.approx(other[name], rel=1e-5)
 
 
 def test_on_the_same_arithmetic_the_bits_are_the_same(capsys):
