@@ -25,7 +25,7 @@ from fedbridge.advice.batches import (
     noise_ratio,
     quantiles,
 )
-from fedbridge.advice.measure import loss_gain, measure_task, probes_at_a_time
+from fedbridge.advice.measure import Measured, loss_gain, measure_task, probes_at_a_time
 from fedbridge.advice.predict import curve, predictions, sample_counts
 from fedbridge.advice.verdict import (
     ALONE,
@@ -42,17 +42,15 @@ from fedbridge.base.options import check_whole
 from fedbridge.core import rules
 from fedbridge.data.load import load_task
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.settings import split_options
+from fedbridge.federation.settings import Settings, split_options
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
-    from fedbridge.advice.measure import Measured
     from fedbridge.data.task import FederatedTask
     from fedbridge.evaluation.intervals import Interval
-    from fedbridge.federation.settings import Settings
 
 AFTER = 10
 """Rounds of the sources before the measuring round."""

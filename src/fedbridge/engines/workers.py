@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import torch.multiprocessing  # noqa: F401 (registers how shared tensors reach a spawned worker)
 
 from fedbridge.base.options import check_whole
-from fedbridge.base.processes import START_METHOD, Crew, core_count
+from fedbridge.base.processes import START_METHOD, Crew, Tell, core_count
 from fedbridge.engines.local import LocalEngine
-from fedbridge.training.job import Outcome
+from fedbridge.training.job import Job, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fedbridge.base.processes import Tell
     from fedbridge.engines.base import Engine
-    from fedbridge.training.job import Job
     from fedbridge.training.trainer import Workbench
 
 

@@ -20,7 +20,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.method import Record
+from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
@@ -29,16 +29,14 @@ from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import summarise
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.state import State
-from fedbridge.training.trainer import seeded
+from fedbridge.training.trainer import Workbench, seeded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines import Engine
-    from fedbridge.federation.method import Method
     from fedbridge.federation.settings import Settings
-    from fedbridge.training.trainer import Workbench
 
 
 Line = dict[str, Any]

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from fedbridge.base.errors import DataError, ModelError
 from fedbridge.base.places import data_root, dataset_folder
-from fedbridge.models.networks import AsImages, Normalise, image_shape
+from fedbridge.models.networks import AsImages, Normalise, TaskShape, image_shape
 from fedbridge.models.weights import SUFFIXES, load_strictly, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.models.networks import TaskShape
 
 STEM = 64
 STAGES = (64, 128, 256, 512)

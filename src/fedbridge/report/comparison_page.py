@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.report.charts import INK, PALETTE, REST
+from fedbridge.report.charts import INK, PALETTE, REST, Chart
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart, rank_chart
 from fedbridge.report.page import (
@@ -25,15 +25,13 @@ from fedbridge.report.page import (
 from fedbridge.report.reproduce import comparison_command
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import Cell, Column, Table
-from fedbridge.report.text import Html, counted, markup, tag
+from fedbridge.report.text import Child, Html, counted, markup, tag
 from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.evaluation.ranking import Ranking
-    from fedbridge.report.charts import Chart
-    from fedbridge.report.text import Child
     from fedbridge.runs.comparison import CellResult, Comparison, ComparisonRecord
 
 ALONE = "target-only"

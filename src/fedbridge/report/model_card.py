@@ -14,13 +14,12 @@ from fedbridge.report.reproduce import command, is_from_python, python_call
 from fedbridge.report.result_tables import classes_table, measures_table, sites_table
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.report.text import counted, markdown_code, markdown_text
-from fedbridge.runs.record import read_run
+from fedbridge.runs.record import RunRecord, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from fedbridge.runs.record import RunRecord
 
 FILE = "model-card.md"
 MOST_CLASSES = 30

@@ -31,7 +31,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import ReportError
 from fedbridge.base.files import StorageError, write_atomically
 from fedbridge.report.charts import Chart, config
-from fedbridge.report.charts.maps import win_map
+from fedbridge.report.charts.maps import Angles, Place, win_map
 from fedbridge.report.tables import Table, to_html
 from fedbridge.report.text import Child, Html, markup, tag
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fedbridge.report.charts.maps import Angles, Place
 
 REPORT_FILE = "report.html"
 

@@ -9,13 +9,14 @@ from statistics import stdev
 from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
-from fedbridge.evaluation.diagnostics import at_threshold
-from fedbridge.report.charts import INK
+from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
+from fedbridge.report.charts import INK, Chart
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
 from fedbridge.report.page import (
     Page,
+    Part,
     Section,
     code,
     facts,
@@ -33,9 +34,10 @@ from fedbridge.report.result_tables import (
     rounds_table,
     sites_table,
 )
-from fedbridge.report.tables import Column, Table
+from fedbridge.report.tables import Column, Line, Table
 from fedbridge.report.text import (
     MISSING,
+    Child,
     Html,
     counted,
     duration,
@@ -45,16 +47,10 @@ from fedbridge.report.text import (
     size,
     tag,
 )
-from fedbridge.runs.record import mean
+from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
-    from fedbridge.evaluation.diagnostics import OperatingPoint
     from fedbridge.evaluation.intervals import WithInterval
-    from fedbridge.report.charts import Chart
-    from fedbridge.report.page import Part
-    from fedbridge.report.tables import Line
-    from fedbridge.report.text import Child
-    from fedbridge.runs.record import RunRecord
 
 NAMED_CLASSES = 10
 """Classes without test rows that are named one by one."""

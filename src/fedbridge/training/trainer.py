@@ -30,17 +30,15 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
-from fedbridge.training.job import Outcome
+from fedbridge.training.job import Job, LocalPlan, Outcome
 from fedbridge.training.objective import Batch, StepContext
 from fedbridge.training.optimizers import make_optimizer
-from fedbridge.training.state import complement, overwrite
+from fedbridge.training.state import State, complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from fedbridge.data.task import FederatedTask, Site
-    from fedbridge.training.job import Job, LocalPlan
-    from fedbridge.training.state import State
 
 PREDICTION_BATCH = 2048
 
