@@ -82,11 +82,8 @@ class WorkerEngine(LocalEngine):
         return [outcomes[row] for row in range(len(jobs))]
 
     def _length(self, job: Job) -> int:
-        samples = len(self._bench.sites[job.client]) if job.rows is None else len(job.rows)
-        steps = job.plan.total_steps(samples)
-        if job.kind == "probe":
-            steps = min(job.max_batches or steps, steps)
-        return steps * min(job.plan.batch_size, samples)
+        samples = self._bench.samples(job)
+        return job.steps(samples) * min(job.plan.batch_size, samples)
 
 
 def _do_job(

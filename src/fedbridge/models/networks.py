@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
-from fedbridge.core.blocks import trainable_parameters
+from fedbridge.core.blocks import placed_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,15 +126,11 @@ def head_slices(model: nn.Module) -> tuple[tuple[int, int], ...]:
     _, head = split_model(model)
     own = {id(parameter) for parameter in head.parameters()}
     found: list[tuple[int, int]] = []
-    start = 0
-    for parameter in trainable_parameters(model):
-        end = start + parameter.numel()
+    for parameter, columns in placed_parameters(model):
         if id(parameter) in own:
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((start, end))
-        start = end
+            follows = bool(found) and found[-1][1] == columns.start
+            start = found.pop()[0] if follows else columns.start
+            found.append((start, columns.stop))
     return tuple(found)
 
 
