@@ -1,7 +1,7 @@
 """The federation: who is there, what a round costs, and what comes back from the clients.
 
 Methods ask it to ``gather`` the clients' work from a point in parameter space; engine, seeds,
-dropout, units and byte counts are settled here, once, for every method.
+dropout, units and byte counts are dealt with here, once, for every method.
 """
 
 from __future__ import annotations
