@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from advice.gradients import gram_of
 from helpers import assert_close, random_round
 
 import fedbridge as fb
@@ -30,41 +31,41 @@ class TestEstimates:
     def test_noise_and_distances_are_those_of_the_streaming_estimator(self):
         drawn = random_round(3, n=2, m=M, b=5)
         sites = [drawn.batches, *(source[None] for source in drawn.sources)]
-        seen = BatchGram.of(sites, WHOLE).as_seen().estimates()
+        seen = gram_of(sites, WHOLE).as_seen().estimates()
         known = fb.estimate(drawn.batches, drawn.sources)
         assert_close(seen.sigma2, known.sigma2)
         assert_close(seen.d2, known.d2)
 
     def test_the_noise_of_sources_is_taken_off_their_distance(self):
         target, source = normal(7, M), normal(9, M, seed=1) + 1.0
-        seen = BatchGram.of([target, source], WHOLE).as_seen().estimates()
+        seen = gram_of([target, source], WHOLE).as_seen().estimates()
         apart = (target.mean(0) - source.mean(0)).square().sum()
         noise = target.var(0).sum() / 7 + source.var(0).sum() / 9
         assert_close(seen.d2, (apart - noise)[None])
 
     def test_blocks_add_up(self):
         sites = [normal(4, M), normal(3, M, seed=1)]
-        cut = BatchGram.of(sites, Blocks.of_sizes([2, 4]))
-        whole = BatchGram.of(sites, WHOLE)
+        cut = gram_of(sites, Blocks.of_sizes([2, 4]))
+        whole = gram_of(sites, WHOLE)
         assert_close(cut.whole().gram, whole.gram)
         assert_close(cut.as_seen().estimates().d2, whole.as_seen().estimates().d2)
 
     def test_a_cosine_is_that_of_the_true_gradients(self):
         target = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 3, dtype=torch.float64)
         source = torch.tensor([[1.0, 1, 0, 0, 0, 0]] * 2, dtype=torch.float64)
-        seen = BatchGram.of([target, source], WHOLE).as_seen().estimates()
+        seen = gram_of([target, source], WHOLE).as_seen().estimates()
         assert_close(seen.cosine, [0.5**0.5])
 
     def test_a_length_that_is_lost_in_the_noise_leaves_a_cosine_of_one_or_minus_one(self):
         target = torch.eye(3, M, dtype=torch.float64) - torch.eye(3, M, dtype=torch.float64).mean(0)
         target[0] += 0.01
-        seen = BatchGram.of([target, normal(2, M)], WHOLE).as_seen().estimates()
+        seen = gram_of([target, normal(2, M)], WHOLE).as_seen().estimates()
         assert seen.target2 < 0
         assert seen.cosine.abs().item() == 1.0
 
     def test_one_target_batch_shows_no_noise(self):
         with pytest.raises(NoiseUndefinedError, match="at least two target batches"):
-            BatchGram.of([normal(1, M), normal(3, M)], WHOLE).as_seen().estimates()
+            gram_of([normal(1, M), normal(3, M)], WHOLE).as_seen().estimates()
 
     def test_rows_and_strata_must_fit(self):
         with pytest.raises(ShapeError, match="Expected inner products of 3 rows"):
@@ -95,7 +96,7 @@ class TestStrata:
 class TestTruth:
     def test_it_has_the_unbiased_inner_products_where_there_are_such_vectors(self):
         target, source = normal(30, M) + 5.0, normal(40, M, seed=1) + 4.0
-        sample = BatchGram.of([target, source], WHOLE).as_seen()
+        sample = gram_of([target, source], WHOLE).as_seen()
         truth, seen = sample.truth(), sample.estimates()
         assert_close(truth.sigma2.sum(), seen.sigma2)
         assert_close((truth.target - truth.sources[:, 0]).square().sum(), seen.d2[0], rtol=0.1)
@@ -103,7 +104,7 @@ class TestTruth:
     def test_a_negative_distance_becomes_none(self):
         target = normal(4, M)
         same = target.mean(0, keepdim=True).repeat(2, 1)
-        truth = BatchGram.of([target, same], WHOLE).as_seen().truth()
+        truth = gram_of([target, same], WHOLE).as_seen().truth()
         apart = (truth.target - truth.sources[:, 0]).square().sum()
         assert 0 <= float(apart) < float(truth.sigma2.sum())
 
@@ -131,7 +132,7 @@ class TestBootstrap:
             target = truth + 1.0 + normal(count, M, seed=2 * world)
             source = truth + 1.0 + normal(count, M, seed=2 * world + 1)
             source[:, 0] += apart
-            found = measures(BatchGram.of([target, source], WHOLE), seed=world)
+            found = measures(gram_of([target, source], WHOLE), seed=world)
             cosine = (M + 1) / (M**0.5 * (M + 3) ** 0.5)
             for name, interval, true in (
                 ("sigma2", found.sigma2, M / count),
@@ -148,7 +149,7 @@ class TestBootstrap:
 
     def test_identical_batches_leave_no_doubt(self):
         target = torch.ones(5, M, dtype=torch.float64)
-        found = measures(BatchGram.of([target, 2 * target], WHOLE), seed=0)
+        found = measures(gram_of([target, 2 * target], WHOLE), seed=0)
         assert found.sigma2.high == pytest.approx(0.0, abs=1e-12)
         assert found.d2[0].low == pytest.approx(M)
         assert found.d2[0].high == pytest.approx(M)

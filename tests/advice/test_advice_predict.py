@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from advice.gradients import gram_of
 from helpers import RULES, assert_close
 
 import fedbridge as fb
 from fedbridge import Mix, theory
-from fedbridge.advice.batches import BatchGram, Truth
+from fedbridge.advice.batches import Truth
 from fedbridge.advice.predict import (
     FACTORS,
     Conditions,
@@ -107,7 +108,7 @@ def gradients(distance=0.0, noise=1.0, batches=12, seed=0):
     target = torch.ones(M, dtype=torch.float64) + scatter - scatter.mean(0)
     source = torch.ones(3, M, dtype=torch.float64)
     source[:, 0] += distance
-    return BatchGram.of([target, source], Blocks.whole(M))
+    return gram_of([target, source], Blocks.whole(M))
 
 
 class TestIntervals:

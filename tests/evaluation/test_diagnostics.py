@@ -1,6 +1,7 @@
 """What outputs and labels show, against scikit-learn."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -187,7 +188,7 @@ def test_several_values_of_a_row_add_up():
 @pytest.mark.parametrize("classes", [2, 3])
 def test_everything_goes_to_json(classes):
     found = diagnose(*drawn(1, classes), classes)
-    text = json.dumps(found.to_json(), allow_nan=False)
+    text = json.dumps(asdict(found), allow_nan=False)
     assert json.loads(text)["count"] == 40
 
 

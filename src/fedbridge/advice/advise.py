@@ -9,7 +9,7 @@ are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from fedbridge.advice.batches import (
     noise_ratio,
     quantiles,
 )
-from fedbridge.advice.measure import loss_gain, measure_task, probes_at_a_time
+from fedbridge.advice.measure import Measured, loss_gain, measure_task, probes_at_a_time
 from fedbridge.advice.predict import curve, predictions, sample_counts
 from fedbridge.advice.verdict import (
     ALONE,
@@ -42,17 +42,15 @@ from fedbridge.base.options import check_whole
 from fedbridge.core import rules
 from fedbridge.data.load import load_task
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.settings import split_options
+from fedbridge.federation.settings import Settings, split_options
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
-    from fedbridge.advice.measure import Measured
     from fedbridge.data.task import FederatedTask
     from fedbridge.evaluation.intervals import Interval
-    from fedbridge.federation.settings import Settings
 
 AFTER = 10
 """Rounds of the sources before the measuring round."""
@@ -219,32 +217,17 @@ class NoEvidenceError(FedbridgeError):
     """A run whose history says nothing about noise and distances."""
 
 
-@dataclass(frozen=True)
-class PastRounds:
-    """What the last rounds of a run measured.
-
-    Attributes:
-        config: the run's configuration.
-        samples: rows of the target and of the sources; None if the run is not finished.
-        sigma2: (R,) noise; of no round if it was undefined.
-        d2: (R, N) squared distances of the sources.
-        cosine: (R, N) their angles.
-    """
-
-    config: dict[str, Any]
-    samples: tuple[int, ...] | None
-    sigma2: Tensor
-    d2: Tensor
-    cosine: Tensor
-
-
 def is_run(path: Path) -> bool:
     """Whether there is the folder of a run."""
     return path.is_dir() and RunFolder(path).config() is not None
 
 
-def read_rounds(path: Path) -> PastRounds:
-    """The last rounds of a run in which all sources were there.
+def _tells(line: dict[str, Any]) -> bool:
+    return line["round"] >= 1 and line["cosine"] is not None and None not in line["cosine"]
+
+
+def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
+    """Advice from the last rounds in which all sources were there, with intervals over them.
 
     Raises:
         NoEvidenceError: no round measured the sources.
@@ -261,61 +244,42 @@ def read_rounds(path: Path) -> PastRounds:
         )
     samples = None
     if summary is not None:
-        counts = summary["n_sources"]
-        samples = (summary["n_target"], *(counts[name] for name in config["sources"]))
+        samples = (summary["n_target"], *(summary["n_sources"][name] for name in config["sources"]))
     told = [line for line in lines if line["sigma2"] is not None and line["d2"] is not None]
-    return PastRounds(
-        config,
-        samples,
-        *(
-            torch.tensor([line[name] for line in told], dtype=torch.float64)
-            for name in ("sigma2", "d2", "cosine")
-        ),
-    )
-
-
-def _tells(line: dict[str, Any]) -> bool:
-    return line["round"] >= 1 and line["cosine"] is not None and None not in line["cosine"]
-
-
-def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
-    """Advice from the last rounds of a run, with intervals over these rounds."""
-    rounds = read_rounds(path)
-    seen = len(rounds.sigma2)
+    seen = len(told)
     blank = Advice(
-        task=rounds.config["task"],
-        target=rounds.config["target"],
-        seed=rounds.config["seed"],
-        evidence=f"the last {_rounds(seen)} of a run of {rounds.config['method']}",
-        samples=None if rounds.samples is None else rounds.samples[0],
+        task=config["task"],
+        target=config["target"],
+        seed=config["seed"],
+        evidence=f"the last {_rounds(seen)} of a run of {config['method']}",
+        samples=None if samples is None else samples[0],
         notes=(FITTED, BOUNDS),
     )
-    if not seen:
+    if not told:
         return decided(blank, freedom=0)
     drawn = torch.randint(seen, (RESAMPLES, seen), generator=torch.Generator().manual_seed(0))
-    sigma2, d2, cosine = (
-        torch.cat((told.mean(0, keepdim=True), told[drawn].mean(1)))
-        for told in (rounds.sigma2, rounds.d2, rounds.cosine)
-    )
+
+    def means(name: str) -> Tensor:
+        """The mean over the rounds, then over every resample of them."""
+        values = torch.tensor([line[name] for line in told], dtype=torch.float64)
+        return torch.cat((values.mean(0, keepdim=True), values[drawn].mean(1)))
+
+    sigma2, d2, cosine = map(means, ("sigma2", "d2", "cosine"))
+    own = sigma2[:, None]
     found = Measures(
         _interval(sigma2),
         *(
-            tuple(_interval(values[:, k]) for k in range(values.shape[1]))
-            for values in (
-                d2,
-                cosine,
-                noise_ratio(sigma2[:, None], d2),
-                best_weight(sigma2[:, None], d2),
-            )
+            tuple(map(_interval, values.T))
+            for values in (d2, cosine, noise_ratio(own, d2), best_weight(own, d2))
         ),
     )
-    errors = error_bounds(sigma2, d2, rounds.samples)
-    points = () if rounds.samples is None else _curve(sigma2[:1], d2[:1], rounds.samples, counts)
+    errors = error_bounds(sigma2, d2, samples)
+    points = () if samples is None else _curve(sigma2[:1], d2[:1], samples, counts)
     return decided(
         replace(
             blank,
             sigma2=found.sigma2,
-            partners=_partners(rounds.config["sources"], rounds.samples, found),
+            partners=_partners(config["sources"], samples, found),
             rules=ranked(
                 {name: _interval(error) for name, error in errors.items()},
                 {name: _interval(error / sigma2.clamp(min=TINY)) for name, error in errors.items()},

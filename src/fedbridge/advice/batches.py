@@ -25,8 +25,6 @@ from fedbridge.evaluation.intervals import Interval
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fedbridge.core.blocks import Blocks
-
 TINY = torch.finfo(torch.float64).tiny
 RANK = 1e-10
 """Relative size below which an eigenvalue is taken for 0."""
@@ -76,13 +74,6 @@ class BatchGram:
             raise ShapeError(
                 f"Expected inner products of {rows} rows, but got shape {tuple(self.gram.shape)}."
             )
-
-    @classmethod
-    def of(cls, sites: Sequence[Tensor], blocks: Blocks) -> BatchGram:
-        """From whole batch gradients (B, m), the target's first, one stratum per site."""
-        rows = torch.cat([site.to(torch.float64) for site in sites])
-        gram = torch.stack([rows[:, part] @ rows[:, part].T for part in blocks.slices()])
-        return cls(gram, tuple(Stratum(k, len(site)) for k, site in enumerate(sites)))
 
     @property
     def n_sources(self) -> int:

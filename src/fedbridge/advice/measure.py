@@ -13,7 +13,7 @@ it from one that helps, since either is better than the noise; the loss can.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,16 +35,13 @@ from fedbridge.methods.cross_validation import (
     labelled_rows,
     without,
 )
-from fedbridge.training.job import TARGET
+from fedbridge.training.job import TARGET, Job, Outcome
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.job import Job, Outcome
     from fedbridge.training.state import State
 
 MOST_PARTS = 64

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import quantiles
+from fedbridge.advice.batches import BatchGram, Truth, quantiles
 from fedbridge.advice.verdict import ALONE, Point
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.core.geometry import Geometry, Noise, read_weights
@@ -23,7 +23,6 @@ from fedbridge.core.rules import Mix, Rule, get
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fedbridge.advice.batches import BatchGram, Truth
     from fedbridge.core.blocks import Blocks
     from fedbridge.evaluation.intervals import Interval
 

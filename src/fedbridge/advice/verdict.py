@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PartnerRole = Literal["helps", "far", "opposed", "unclear"]
-Answer = Literal["join", "alone", "unclear"]
+Joining = Literal["join", "alone", "unclear"]
 FORMAT = 1
 ALONE, JOINED = "target-only", "auto"
 """What is recommended to one who should not join, and to everybody else."""
@@ -92,7 +92,7 @@ class Losses:
         sources: the sources' model.
         adapted: that model trained on by the target, cross-validated.
         gain: what the better of the last two saves, as a share of the first.
-        rows: rows that were judged.
+        rows: rows that the losses are of.
     """
 
     alone: float
@@ -154,7 +154,7 @@ class Advice:
     rules: tuple[RuleError, ...] = ()
     reduction: Interval | None = None
     losses: Losses | None = None
-    decision: Answer = "unclear"
+    decision: Joining = "unclear"
     recommended: str = JOINED
     best_rule: str | None = None
     thin: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class Case:
         share = self.best.relative
         return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
-    def by_gradients(self) -> Answer:
+    def by_gradients(self) -> Joining:
         """What the predicted errors say."""
         if self.reduction is None or self.freedom < FEWEST:
             return "unclear"
@@ -209,7 +209,7 @@ class Case:
             return "join"
         return "alone" if self.reduction.value < WORTH_IT else "unclear"
 
-    def by_losses(self) -> Answer:
+    def by_losses(self) -> Joining:
         """What the trial says."""
         losses = self.numbers.losses
         if losses is None:
@@ -241,7 +241,7 @@ class Case:
             )
         return tuple(reasons)
 
-    def decision(self) -> Answer:
+    def decision(self) -> Joining:
         """Whether to join: by the gradients, or the losses where those are silent."""
         if self.thin():
             return "unclear"
@@ -251,7 +251,7 @@ class Case:
     def recommended(self) -> str:
         """The method to use.
 
-        Answer is a matter for ``auto``: predicted errors tell whether joining pays better than
+        How to join is a matter for ``auto``: predicted errors tell whether joining pays better than
         they tell which rule does (docs/advise.md), and ``auto`` decides by losses as it goes.
         """
         return ALONE if self.decision() == "alone" else JOINED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fedbridge.base.errors import FedbridgeError, UnknownNameError, nearest
 
@@ -22,10 +22,12 @@ class Registry(Generic[T]):
     extension must not take the library down.
     """
 
-    def __init__(self, kind: str, group: str, adapt: Callable[[str, object], T]) -> None:
-        self._kind = kind
-        self._group = group
-        self._adapt = adapt
+    def __init__(
+        self, kind: str, group: str, adapt: Callable[[str, object], T] | None = None
+    ) -> None:
+        """Names of a ``kind``; ``adapt`` makes one of an entry point, by default any function."""
+        self._kind, self._group = kind, group
+        self._adapt = adapt or self._function
         self._entries: dict[str, T] = {}
         self._extensions_loaded = False
 
@@ -56,6 +58,13 @@ class Registry(Generic[T]):
         """All names, built-in ones first."""
         self._load_extensions()
         return list(self._entries)
+
+    def _function(self, name: str, entry: object) -> T:
+        if not callable(entry):
+            raise FedbridgeError(
+                f"Expected {self._kind} {name!r} to be a function, but got {entry!r}."
+            )
+        return cast("T", entry)
 
     def _load_extensions(self) -> None:
         if self._extensions_loaded:

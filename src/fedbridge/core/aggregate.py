@@ -16,14 +16,13 @@ from fedbridge.core.checks import (
     check_target,
 )
 from fedbridge.core.estimators import measure_noise
-from fedbridge.core.geometry import Noise, check_finite, measure, read_weights
+from fedbridge.core.geometry import Geometry, Noise, check_finite, measure, read_weights
 from fedbridge.core.gram import accumulation_device
 from fedbridge.core.rules import AnyRule, CoordinateRule, Mix, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fedbridge.core.geometry import Geometry
 
 SLICE = 2**15
 """Entries that are mixed at a time where the plain product would not do."""

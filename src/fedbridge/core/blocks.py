@@ -108,6 +108,11 @@ def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
+def placed_parameters(model: nn.Module) -> Iterator[tuple[nn.Parameter, slice]]:
+    """The trainable parameters, each with its slice of the flat vector."""
+    return zip(trainable_parameters(model), Blocks.of_model(model).slices(), strict=True)
+
+
 def parameter_vector(model: nn.Module) -> Tensor:
     """A copy of the trainable parameters as one flat vector, in the order of the blocks."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in trainable_parameters(model)])
@@ -115,19 +120,15 @@ def parameter_vector(model: nn.Module) -> Tensor:
 
 def load_parameter_vector(model: nn.Module, vector: Tensor) -> None:
     """Write a flat vector back into the model's trainable parameters, in place."""
-    parameters = trainable_parameters(model)
-    size = sum(parameter.numel() for parameter in parameters)
+    size = sum(parameter.numel() for parameter in trainable_parameters(model))
     if vector.shape != (size,):
         raise ShapeError(
             f"Expected a vector of the model's {size} trainable parameters, "
             f"but got shape {tuple(vector.shape)}."
         )
-    start = 0
     with torch.no_grad():
-        for parameter in parameters:
-            end = start + parameter.numel()
-            parameter.copy_(vector[start:end].view_as(parameter))
-            start = end
+        for parameter, columns in placed_parameters(model):
+            parameter.copy_(vector[columns].view_as(parameter))
 
 
 def buffer_copies(model: nn.Module) -> dict[str, Tensor]:

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 def _floating(values: Tensor, name: str) -> Tensor:
     """A detached floating-point tensor; whole numbers become the default float type."""
     if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
-        values = _stacked(values, name)
+        try:
+            values = torch.stack([*values])
+        except (RuntimeError, TypeError) as error:
+            raise ShapeError(f"Expected `{name}` to be rows of one length: {error}.") from error
     tensor = torch.as_tensor(values).detach()
     if tensor.is_complex():
         raise ShapeError(f"Expected `{name}` to hold real numbers, but got {tensor.dtype}.")
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
-
-
-def _stacked(rows: Sequence[Tensor], name: str) -> Tensor:
-    try:
-        return torch.stack([*rows])
-    except (RuntimeError, TypeError) as error:
-        raise ShapeError(f"Expected `{name}` to be rows of one length: {error}.") from error
 
 
 def check_sources(sources: Tensor) -> Tensor:

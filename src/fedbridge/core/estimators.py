@@ -47,7 +47,7 @@ class NoiseStream:
         self._sketch = sketch
         self._squares = torch.zeros(len(blocks), dtype=torch.float64)
         self._directions = directions
-        n_sources = 0 if directions is None else directions.shape[0]
+        n_sources = 0 if directions is None else len(directions)
         self._products = torch.zeros((len(blocks), n_sources, n_sources), dtype=torch.float64)
         self._whole_products = torch.zeros((1, n_sources, n_sources), dtype=torch.float64)
         self._agreeing = torch.zeros((len(blocks), n_sources), dtype=torch.float64)
@@ -68,18 +68,13 @@ class NoiseStream:
             part = difference[columns]
             self._squares[index] += share * torch.dot(part, part)
         if self._directions is not None:
-            seen = self._seen_by_sources(torch.stack((difference, new)))
+            rows, sources = torch.stack((difference, new)), self._directions
+            seen = torch.stack([inner(rows, sources, part) for part in self.blocks.slices()])
             self._products += share * _squared(seen[:, 0])
             self._whole_products += share * _squared(seen[:, 0].sum(0, keepdim=True))
             self._agreeing += seen[:, 1] > 0
         if self._sketch is not None and self.count > 1:
             self.sketches.append(share**0.5 * self._sketch.press(difference[None])[0])
-
-    def _seen_by_sources(self, rows: Tensor) -> Tensor:
-        """(K, r, N) inner products of rows with the sources' updates."""
-        assert self._directions is not None
-        directions = self._directions
-        return torch.stack([inner(rows, directions, part) for part in self.blocks.slices()])
 
     def noise(self) -> Noise | None:
         """The noise of the mean update; None for fewer than two batches, which leave it open."""

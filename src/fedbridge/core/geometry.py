@@ -216,11 +216,6 @@ def measure(
     return Geometry(blocks, gram, shares, samples, noise, batches)
 
 
-def client_name(row: int) -> str:
-    """How messages call the client in a row of the Gram matrix."""
-    return "the target" if row == 0 else f"source {row - 1}"
-
-
 def check_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:
     """Refuse NaN and Inf in updates that are not measured: a sum shows them in one pass."""
     if not bool(target.sum().isfinite()) or not bool(sources.sum(1).isfinite().all()):
@@ -229,13 +224,14 @@ def check_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:
 
 def _name_the_non_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:
     """Raise for the first client and block that hold NaN or Inf, if any does."""
-    for row, update in enumerate((target, *sources)):
+    names = ["the target", *(f"source {k}" for k in range(len(sources)))]
+    for client, update in zip(names, (target, *sources), strict=True):
         for name, columns in zip(blocks.names, blocks.slices(), strict=True):
             bad = int((~update[columns].isfinite()).sum())
             if bad:
                 raise NonFiniteError(
-                    f"Expected finite updates, but the update of {client_name(row)} has {bad} "
-                    f"NaN or Inf in {name!r}: leave this client out of the round, or lower its "
+                    f"Expected finite updates, but the update of {client} has {bad} NaN "
+                    f"or Inf in {name!r}: leave this client out of the round, or lower its "
                     f"learning rate."
                 )
 

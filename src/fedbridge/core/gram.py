@@ -58,7 +58,7 @@ class Workspace:
 
 
 def _panels(
-    matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype, workspace: Workspace | None
+    matrices: tuple[Tensor, ...], columns: slice, dtype: torch.dtype, room: Workspace
 ) -> Iterator[Tensor]:
     """Cut the columns of matrices, stacked on each other, into panels of (runs, rows, run).
 
@@ -66,7 +66,6 @@ def _panels(
     matrices themselves are neither copied nor converted. What is left over behind the last
     whole run comes as a last panel of one shorter run.
     """
-    room = Workspace() if workspace is None else workspace
     rows = sum(matrix.shape[0] for matrix in matrices)
     start, stop = columns.start, columns.stop
     most = max(1, min((stop - start) // RUN, WORKSPACE // (rows * RUN)))
@@ -96,16 +95,14 @@ def gram(
 
     Products inside a run are taken in ``dtype``, sums over runs always in float64.
     """
-    panels = _panels(matrices, columns, dtype, workspace)
+    panels = _panels(matrices, columns, dtype, workspace or Workspace())
     return _sum(torch.bmm(panel, panel.mT) for panel in panels)
 
 
-def inner(
-    left: Tensor, right: Tensor, columns: slice, workspace: Workspace | None = None
-) -> Tensor:
+def inner(left: Tensor, right: Tensor, columns: slice) -> Tensor:
     """Inner products of every row of ``left`` with every row of ``right``, all in float64."""
     cut = left.shape[0]
-    panels = _panels((left, right), columns, torch.float64, workspace)
+    panels = _panels((left, right), columns, torch.float64, Workspace())
     return _sum(torch.bmm(panel[:, :cut], panel[:, cut:].mT) for panel in panels)
 
 

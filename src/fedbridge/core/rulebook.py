@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fedbridge.base.errors import OptionError, UnknownOptionError, nearest
 from fedbridge.base.registry import Registry
@@ -35,8 +35,8 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``.
+class _Named:
+    """What a federation has to know of a rule.
 
     Attributes:
         name: what users call it.
@@ -47,71 +47,64 @@ class Rule:
             for plain averages, wrong for whatever compares updates.
         by_samples: whether clients always count by their samples.
         alone: whether it needs no source at all, so that none has to train.
-        fixed: for a rule that weighs each source on its own, the same rule with given weights
-            ``beta``; used when weights are kept over rounds.
     """
 
     name: str
-    function: Callable[..., Mix]
+    function: Callable[..., Any]
     noise: NoiseNeed = "none"
     own_unit: bool = False
     by_samples: bool = False
     alone: bool = False
-    fixed: Callable[..., Mix] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options that the rule takes."""
-        return _keyword_options(self.function)
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
-    def __call__(self, geometry: Geometry, **options: object) -> Mix:
-        """Decide on the mixture; an option that the rule does not have is an error."""
-        _check_options(self.name, self.options, options)
-        return self.function(geometry, **options)
+    def _apply(self, *seen: object, **options: object) -> Any:
+        known = self.options
+        for option in options:
+            if option not in known:
+                has = "its options are " + ", ".join(known) if known else "it has no options"
+                raise UnknownOptionError(
+                    f"Expected an option that rule {self.name!r} has, but got {option!r}; {has}."
+                    f"{nearest(option, known)}"
+                )
+        return self.function(*seen, **options)
 
 
 @dataclass(frozen=True)
-class CoordinateRule:
+class Rule(_Named):
+    """A named rule with its options: a pure function ``(Geometry, **options) -> Mix``.
+
+    For one that weighs each source on its own, ``fixed`` is the same rule with given weights
+    ``beta``; used when weights are kept over rounds.
+    """
+
+    fixed: Callable[..., Mix] | None = None
+
+    def __call__(self, geometry: Geometry, **options: object) -> Mix:
+        """Decide on the mixture; an option that the rule does not have is an error."""
+        return cast("Mix", self._apply(geometry, **options))
+
+
+@dataclass(frozen=True)
+class CoordinateRule(_Named):
     """The second form of a rule, for what is no mixture: entry by entry over the clients.
 
     A pure function ``(target (c,), sources (N, c), **options) -> (c,)`` whose result in one entry
     depends on that entry alone, such as a median, so that it may be applied slice by slice.
     """
 
-    name: str
-    function: Callable[..., Tensor]
-    noise: NoiseNeed = "none"
     own_unit: bool = True
-    by_samples: bool = False
-    alone: bool = False
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Names of the keyword options that the rule takes."""
-        return _keyword_options(self.function)
 
     def __call__(self, target: Tensor, sources: Tensor, **options: object) -> Tensor:
         """Apply the rule to a slice; an option that the rule does not have is an error."""
-        _check_options(self.name, self.options, options)
-        return self.function(target, sources, **options)
+        return cast("Tensor", self._apply(target, sources, **options))
 
 
 AnyRule = Rule | CoordinateRule
-
-
-def _keyword_options(function: Callable[..., object]) -> tuple[str, ...]:
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-
-
-def _check_options(name: str, known: tuple[str, ...], given: dict[str, object]) -> None:
-    for option in given:
-        if option not in known:
-            has = "its options are " + ", ".join(known) if known else "it has no options"
-            raise UnknownOptionError(
-                f"Expected an option that rule {name!r} has, but got {option!r}; {has}."
-                f"{nearest(option, known)}"
-            )
 
 
 def _adapt(name: str, entry: object) -> AnyRule:

@@ -140,7 +140,7 @@ def fedda_auto(geometry: Geometry, *, scope: Literal["block", "model"] = "block"
     Options:
         scope: "model" takes one β_i from the whole model for all blocks.
     """
-    seen = geometry.whole() if scope_of(scope) == "model" else geometry
+    seen = _scoped(geometry, scope)
     beta = shrinkage(seen.require_noise().sigma2[:, None], seen.distance2)
     return _mean_over_sources(geometry, beta, reach=None)
 
@@ -171,9 +171,8 @@ def fedgp_auto(
             1 − (1 − share)/B of the paper's scripts.
         scope: "model" takes one β_i from the whole model for all blocks.
     """
-    seen = geometry.whole() if scope_of(scope) == "model" else geometry
-    noise = seen.require_noise()
-    sigma2 = noise.sigma2[:, None]
+    seen = _scoped(geometry, scope)
+    sigma2 = seen.require_noise().sigma2[:, None]
     off_line = (seen.line2 + seen.along() - sigma2).clamp(min=0.0)
     off_zero = (seen.target2[:, None] - sigma2).clamp(min=0.0)
     surviving = _delta(seen, delta)
@@ -211,12 +210,11 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
         correct_noise: p moves with ḡ and inherits the noise v inside the span of the sources in
             use; b = min(1, (σ̂² − v) / ‖ḡ − p‖²) takes that into account.
     """
-    noise = geometry.require_noise()
     gram, inner = geometry.source_gram, geometry.inner
     cone = torch.stack([nearest_in_cone(g, h) for g, h in zip(gram, inner, strict=True)])
     apart = geometry.target2 - 2.0 * (cone * inner).sum(1)
     apart = (apart + torch.einsum("kn,knm,km->k", cone, gram, cone)).clamp(min=0.0)
-    sigma2 = noise.sigma2
+    sigma2 = geometry.require_noise().sigma2
     if correct_noise:
         sigma2 = (sigma2 - _noise_in_span(geometry, cone > 0)).clamp(min=0.0)
     b = shrinkage(sigma2, apart)
@@ -330,10 +328,10 @@ def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
     return ratio.clamp(max=1.0)
 
 
-def scope_of(scope: str) -> str:
-    """Check the ``scope`` option."""
+def _scoped(geometry: Geometry, scope: str) -> Geometry:
+    """What weights are taken from: every block on its own, or the whole model."""
     check_choice("scope", scope, ("block", "model"))
-    return scope
+    return geometry.whole() if scope == "model" else geometry
 
 
 def _share_of(count: int, share: float) -> int:

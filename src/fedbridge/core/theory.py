@@ -85,28 +85,21 @@ class Problem:
     @property
     def delta(self) -> Tensor:
         """(N,) ``δ_i``, the chance that source i is not opposed: ``P(⟨ḡ, g_i⟩ > 0)``."""
-        inner_products = self._noiseless().inner[0]
-        lengths = self.sources.norm(dim=1)
-        return torch.tensor(
-            [
-                FilterMoments.gaussian(float(a / n), float(v)).passing if n > 0 else 0.0
-                for a, n, v in zip(inner_products, lengths, self.along, strict=True)
-            ],
-            dtype=torch.float64,
-        )
+        return torch.tensor([kept.passing for _, kept in self.filtered()], dtype=torch.float64)
+
+    def filtered(self) -> list[tuple[float, FilterMoments]]:
+        """Of every source ``⟨g_T, u_i⟩``, and what FedGP's filter keeps of the noise along it."""
+        means = divide(self.sources @ self.target, self.sources.norm(dim=1)).tolist()
+        pairs = zip(means, self.along.tolist(), strict=True)
+        return [(mean, FilterMoments.gaussian(mean, variance)) for mean, variance in pairs]
 
     def draw(self, batches: int, generator: torch.Generator) -> Tensor:
         """(B, m) batch updates of one draw of the target's data; their mean has noise ``σ²``."""
-        m = len(self.target)
-        if isinstance(self.noise, Tensor):
-            rank = self.noise.shape[1]
-            factor = self.noise
-            white = torch.randn(batches, rank, dtype=torch.float64, generator=generator)
-            errors = white @ factor.T
-        else:
-            white = torch.randn(batches, m, dtype=torch.float64, generator=generator)
-            errors = white * math.sqrt(self.noise / m)
-        return self.target + math.sqrt(batches) * errors
+        noise, m = self.noise, len(self.target)
+        rank = noise.shape[1] if isinstance(noise, Tensor) else m
+        white = torch.randn(batches, rank, dtype=torch.float64, generator=generator)
+        spread = white @ noise.T if isinstance(noise, Tensor) else white * math.sqrt(noise / m)
+        return self.target + math.sqrt(batches) * spread
 
     def geometry(
         self,
@@ -131,9 +124,8 @@ class Problem:
     def _noise_seen(self, blocks: Blocks, seen: Geometry) -> Noise:
         """The true noise, with the covariances of ``⟨ḡ, g_i⟩``."""
         if isinstance(self.noise, Tensor):
-            factor = self.noise
-            rows = factor.T.contiguous()
-            sigma2 = [factor[columns].square().sum() for columns in blocks.slices()]
+            rows = self.noise.T.contiguous()
+            sigma2 = [self.noise[columns].square().sum() for columns in blocks.slices()]
             products = torch.stack([inner(self.sources, rows, part) for part in blocks.slices()])
             along = products.sum(0, keepdim=True)
             return Noise(
@@ -223,21 +215,13 @@ def fedgp_delta(
 
 def fedgp_delta_of(problem: Problem, beta: float | Tensor) -> Tensor:
     """(N,) exact Delta error of FedGP with each source of a problem on its own."""
-    betas = torch.as_tensor(beta, dtype=torch.float64).expand(len(problem.sources))
-    lengths = problem.sources.norm(dim=1)
-    along = divide(problem.sources @ problem.target, lengths)
-    target2 = float(problem.target.square().sum())
-    errors = []
-    for b, a, n, v, off in zip(
-        betas.tolist(),
-        along.tolist(),
-        lengths.tolist(),
-        problem.along.tolist(),
-        problem.tau2_d2.tolist(),
-        strict=True,
-    ):
-        kept = FilterMoments.gaussian(a, v) if n > 0 else FilterMoments(0.0, 0.0, 0.0)
-        errors.append(fedgp_delta(b, problem.sigma2, off, along=a, target2=target2, kept=kept))
+    betas = torch.as_tensor(beta, dtype=torch.float64).expand(len(problem.sources)).tolist()
+    sigma2, target2 = problem.sigma2, float(problem.target.square().sum())
+    off_line = problem.tau2_d2.tolist()
+    errors = [
+        fedgp_delta(b, sigma2, off, along=mean, target2=target2, kept=kept)
+        for b, off, (mean, kept) in zip(betas, off_line, problem.filtered(), strict=True)
+    ]
     return torch.tensor(errors, dtype=torch.float64)
 
 

@@ -92,7 +92,7 @@ class Engine(Protocol):
         Args:
             jobs: one that fails says so in its outcome.
             starts: the models to start from.
-            round: the round that is being played.
+            round: the round that is run.
             beside: let the target's side train beside them.
             decided: the last round in which the target has decided, as far as is known here.
         """

@@ -9,8 +9,8 @@ import torch
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.engines.base import Answer, Finished
-from fedbridge.training.job import TARGET, ClientResult
-from fedbridge.training.trainer import one_thread
+from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
+from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.evaluation.metrics import Evaluation
-    from fedbridge.training.job import Job, Outcome
     from fedbridge.training.state import State
     from fedbridge.training.target_side import Decision, News, TargetSide
-    from fedbridge.training.trainer import Workbench
 
 
 class LocalEngine:

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import torch.multiprocessing  # noqa: F401 (registers how shared tensors reach a spawned worker)
 
 from fedbridge.base.options import check_whole
-from fedbridge.base.processes import START_METHOD, Crew, core_count
+from fedbridge.base.processes import START_METHOD, Crew, Tell, core_count
 from fedbridge.engines.local import LocalEngine
-from fedbridge.training.job import Outcome
+from fedbridge.training.job import Job, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fedbridge.base.processes import Tell
     from fedbridge.engines.base import Engine
-    from fedbridge.training.job import Job
     from fedbridge.training.trainer import Workbench
 
 
@@ -84,11 +82,8 @@ class WorkerEngine(LocalEngine):
         return [outcomes[row] for row in range(len(jobs))]
 
     def _length(self, job: Job) -> int:
-        samples = len(self._bench.sites[job.client]) if job.rows is None else len(job.rows)
-        steps = job.plan.total_steps(samples)
-        if job.kind == "probe":
-            steps = min(job.max_batches or steps, steps)
-        return steps * min(job.plan.batch_size, samples)
+        samples = self._bench.samples(job)
+        return job.steps(samples) * min(job.plan.batch_size, samples)
 
 
 def _do_job(

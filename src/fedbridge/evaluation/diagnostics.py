@@ -6,8 +6,8 @@ Shares are in percent, as accuracies are everywhere; rates of a ROC curve and th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -112,10 +112,6 @@ class Diagnosis:
     roc: Roc | None = None
     calibration: Calibration | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """For a file or a page."""
-        return asdict(self)
-
 
 def diagnose(outputs: Tensor, labels: Tensor, n_classes: int | None) -> Diagnosis:
     """Everything at once; ``n_classes`` is None for regression."""
@@ -165,16 +161,10 @@ def confusion_matrix(outputs: Tensor, labels: Tensor, n_classes: int) -> list[li
 def class_measures(confusion: list[list[int]]) -> list[ClassMeasures]:
     """Recall and precision of every class; None where it never occurs, or is never named."""
     counts = np.array(confusion)
+    each = np.stack((counts.diagonal(), counts.sum(1), counts.sum(0)), axis=1).tolist()
     return [
         ClassMeasures(k, true, share(hits, true), share(hits, named))
-        for k, (hits, true, named) in enumerate(
-            zip(
-                counts.diagonal().tolist(),
-                counts.sum(1).tolist(),
-                counts.sum(0).tolist(),
-                strict=True,
-            )
-        )
+        for k, (hits, true, named) in enumerate(each)
     ]
 
 
@@ -227,7 +217,7 @@ def at_threshold(outputs: Tensor, labels: Tensor, threshold: float) -> Operating
     )
 
 
-def calibration(outputs: Tensor, labels: Tensor, bins: int = BINS) -> Calibration:
+def calibration(outputs: Tensor, labels: Tensor) -> Calibration:
     """Predicted against observed probabilities in bins of equal width."""
     of: Literal["positive", "confidence"] = "positive" if outputs.shape[1] == 2 else "confidence"
     if of == "positive":
@@ -235,15 +225,14 @@ def calibration(outputs: Tensor, labels: Tensor, bins: int = BINS) -> Calibratio
     else:
         chances, named = outputs.double().softmax(1).max(1)
         predicted, happened = chances.numpy(), (named == labels).numpy()
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], predicted)
+    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], predicted)
     found = []
     for k in np.unique(place).tolist():
         inside = place == k
         observed = share(int(happened[inside].sum()), int(inside.sum()))
         assert observed is not None
         mean = 100 * float(predicted[inside].mean())
-        found.append(
-            CalibrationBin(100 * k / bins, 100 * (k + 1) / bins, observed.count, mean, observed)
-        )
+        low, high = 100 * k / BINS, 100 * (k + 1) / BINS
+        found.append(CalibrationBin(low, high, observed.count, mean, observed))
     apart = sum(b.count * abs(b.predicted - b.observed.value) for b in found)
     return Calibration(of, found, apart / len(labels))

@@ -61,9 +61,9 @@ class Evidence:
     sentence: str
 
 
-def wilson_interval(percent: float, count: int, z: float = Z) -> tuple[float, float]:
+def wilson_interval(percent: float, count: int) -> tuple[float, float]:
     """Confidence interval of a percentage over ``count`` samples (Wilson's score interval)."""
-    share = percent / 100
+    share, z = percent / 100, Z
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
@@ -125,15 +125,15 @@ def mean_of_shares(shares: Sequence[WithInterval]) -> WithInterval:
     return WithInterval(mean, max(0.0, mean - below), min(100.0, mean + above), rows)
 
 
-def bootstrap_mean(values: NDArray[np.float64], draws: int = DRAWS, seed: int = 0) -> WithInterval:
+def bootstrap_mean(values: NDArray[np.float64]) -> WithInterval:
     """A mean over rows with its percentile bootstrap interval."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     rows = len(values)
     chunk = max(1, AT_A_TIME // rows)
     means = np.concatenate(
         [
-            values[random.integers(rows, size=(min(chunk, draws - start), rows))].mean(1)
-            for start in range(0, draws, chunk)
+            values[random.integers(rows, size=(min(chunk, DRAWS - start), rows))].mean(1)
+            for start in range(0, DRAWS, chunk)
         ]
     )
     low, high = np.quantile(means, [0.025, 0.975])

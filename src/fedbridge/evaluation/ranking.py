@@ -7,8 +7,8 @@ much two mean ranks must differ before one method can be called better than the 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -45,8 +45,6 @@ class Ranking:
         statistic: of Friedman's test, corrected for ties.
         p_value: chance of such a statistic if all methods were equally good.
         critical_difference: of two mean ranks, by Nemenyi, at ``alpha``.
-        groups: largest sets of methods, as indices of first and last entry, that lie closer
-            together than the critical difference.
         alpha: chance of seeing a difference where there is none.
         left_out: methods that do not apply in every setting and so cannot be ranked.
     """
@@ -57,7 +55,6 @@ class Ranking:
     statistic: float
     p_value: float
     critical_difference: float
-    groups: tuple[tuple[int, int], ...]
     alpha: float = ALPHA
     left_out: tuple[str, ...] = ()
 
@@ -85,10 +82,6 @@ class Ranking:
             if not differ or entry.rank - best <= self.critical_difference
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """For a file or a page."""
-        return {**asdict(self), "sentence": self.sentence()}
-
 
 def rank_methods(
     methods: Sequence[str],
@@ -113,17 +106,8 @@ def rank_methods(
     entries = tuple(Ranked(methods[k], float(means[k])) for k in order)
     statistic, p_value = friedman(places)
     difference = critical_difference(len(methods), len(table), alpha)
-    return Ranking(
-        entries,
-        len(table),
-        of,
-        statistic,
-        p_value,
-        difference,
-        groups([entry.rank for entry in entries], difference),
-        alpha,
-        tuple(left_out),
-    )
+    left = tuple(left_out)
+    return Ranking(entries, len(table), of, statistic, p_value, difference, alpha, left)
 
 
 def friedman(places: NDArray[np.float64]) -> tuple[float, float]:
@@ -148,15 +132,3 @@ def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> floa
 
     q = float(studentized_range.ppf(1 - alpha, methods, math.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
-
-
-def groups(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int], ...]:
-    """Largest runs (first, last) of two or more sorted ranks within the critical difference."""
-    runs = []
-    reached = -1
-    for first, rank in enumerate(ranks):
-        last = max(k for k, other in enumerate(ranks) if other - rank <= difference)
-        if last > reached and last > first:
-            runs.append((first, last))
-            reached = last
-    return tuple(runs)

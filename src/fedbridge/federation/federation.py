@@ -1,7 +1,7 @@
 """The federation: who is there, what a round costs, and what comes back from the clients.
 
 Methods ask it to ``gather`` the clients' work from a point in parameter space; engine, seeds,
-dropout, units and byte counts are settled here, once, for every method.
+dropout, units and byte counts are dealt with here, once, for every method.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fedbridge.base.errors import FedbridgeError, ModelError
 from fedbridge.base.options import check_number
 from fedbridge.core.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.data.split import round_half_up
-from fedbridge.engines import Answer, Finished, Traffic, make_engine
-from fedbridge.evaluation.metrics import class_weights
+from fedbridge.engines import Answer, Engine, Finished, Traffic, make_engine
+from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
-from fedbridge.federation.needs import more_sites, rows_to_train, set_validation_aside
+from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.training.job import (
     CHOOSING,
     DROPPING,
@@ -35,19 +35,15 @@ from fedbridge.training.job import (
     Outcome,
     seed_of,
 )
-from fedbridge.training.state import Buffers, State
+from fedbridge.training.state import Buffers, Slices, State
 from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
-    from fedbridge.engines import Engine
-    from fedbridge.evaluation.metrics import Evaluation, Metrics
-    from fedbridge.federation.needs import Need
     from fedbridge.federation.settings import Settings
     from fedbridge.training.objective import Objective
-    from fedbridge.training.state import Slices
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 

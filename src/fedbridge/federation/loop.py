@@ -1,4 +1,4 @@
-"""The round loop: play, evaluate, write a line of the history, keep a checkpoint, again.
+"""The round loop: run, evaluate, write a line of the history, keep a checkpoint, again.
 
 It knows neither where sites live (that is its engine's business) nor what a finished run looks like
 on a page: what is written besides history, checkpoints, model and summary is put on from above
@@ -20,7 +20,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.method import Record
+from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
@@ -29,20 +29,18 @@ from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import summarise
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.state import State
-from fedbridge.training.trainer import seeded
+from fedbridge.training.trainer import Workbench, seeded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines import Engine
-    from fedbridge.federation.method import Method
     from fedbridge.federation.settings import Settings
-    from fedbridge.training.trainer import Workbench
 
 
-Line = dict[str, Any]
-Callback = Callable[[Line], object]
+HistoryLine = dict[str, Any]
+Callback = Callable[[HistoryLine], object]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class RunResult:
     """
 
     accuracy: float | None
-    history: list[Line]
+    history: list[HistoryLine]
     summary: dict[str, Any]
     model: nn.Module
     out: Path | None = None
@@ -117,14 +115,14 @@ class Run:
     initial: nn.Module | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     extras: Extras = field(default_factory=Extras)
-    history: list[Line] = field(default_factory=list)
+    history: list[HistoryLine] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
     best_state: State | None = None
     claimed: bool = False
 
     def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
-        """Start or resume, play all rounds, write the result; alone in the folder."""
+        """Start or resume, run all rounds, write the result; alone in the folder."""
         if folder is None:
             return self._go(None, resume=resume)
         folder.refuse_other_files()
@@ -143,18 +141,18 @@ class Run:
         federation = Federation(
             self.task, composed, self.settings, self.seed, kind.needs, self.engine
         )
-        player = self.make(federation, self.options)
+        method = self.make(federation, self.options)
         first = 1 - self.settings.warmup
         if folder is not None:
             folder.check(self.config(), resume=resume)
-            first = self._take_up(folder, player, first)
+            first = self._take_up(folder, method, first)
         begun = time.perf_counter()
-        nothing_to_play = first > self.rounds or self._stopped_early()
-        if not nothing_to_play:
-            self._run_all(first, federation, player, folder)
-        result = player.state if self.best_state is None else self.best_state
-        delivered = player.deliver(blank, result)
-        finished = self._finished(folder) if nothing_to_play else None
+        nothing_to_run = first > self.rounds or self._stopped_early()
+        if not nothing_to_run:
+            self._run_all(first, federation, method, folder)
+        result = method.state if self.best_state is None else self.best_state
+        delivered = method.deliver(blank, result)
+        finished = self._finished(folder) if nothing_to_run else None
         summary = finished or summarise(
             self.task,
             self.history,
@@ -227,51 +225,53 @@ class Run:
     def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
         """The summary in the folder, if it is that of all rounds."""
         summary = None if folder is None else folder.summary()
-        played = sum(line["round"] >= 1 for line in self.history)
-        return summary if summary is not None and summary["rounds"] == played else None
+        done = sum(line["round"] >= 1 for line in self.history)
+        return summary if summary is not None and summary["rounds"] == done else None
 
     def _run_all(
-        self, first: int, federation: Federation, player: Method, folder: RunFolder | None
+        self, first: int, federation: Federation, method: Method, folder: RunFolder | None
     ) -> None:
         try:
-            slots, rows = player.room()
+            slots, rows = method.room()
             federation.open(slots=slots, rows=rows)
             for number in range(first, self.rounds + 1):
-                self._run_round(number, federation, player, folder)
+                self._run_round(number, federation, method, folder)
                 if self._stopped_early():
                     break
         finally:
             federation.close()
 
     def _run_round(
-        self, round: int, federation: Federation, player: Method, folder: RunFolder | None
+        self, round: int, federation: Federation, method: Method, folder: RunFolder | None
     ) -> None:
         federation.begin_round()
         warm = round < 1
         if warm:
             record = Record()
             begun = time.perf_counter()
-            player.state, record.failures = federation.warm_up(round, player.state)
+            method.state, record.failures = federation.warm_up(round, method.state)
             record.seconds_train = time.perf_counter() - begun
         else:
             if round == 1:
-                player.begin(player.state)
-            record = player.run_round(round)
-        _check_finite(round, player.state)
-        line = self._line(round, federation, player.state, record)
+                method.begin(method.state)
+            record = method.run_round(round)
+        _check_finite(round, method.state)
+        line = self._line(round, federation, method.state, record)
         self.history.append(line)
         if not warm and self._watch(line):
-            self.best_state = player.state
+            self.best_state = method.state
         if folder is not None:
             if not self.claimed:
                 folder.claim(self.config(), self.task, self.history[:-1])
                 self.claimed = True
             folder.add_round(line)
-            folder.save_checkpoint(self._checkpoint(round, player))
+            folder.save_checkpoint(self._checkpoint(round, method))
         for callback in self.callbacks:
             callback(line)
 
-    def _line(self, round: int, federation: Federation, state: State, record: Record) -> Line:
+    def _line(
+        self, round: int, federation: Federation, state: State, record: Record
+    ) -> HistoryLine:
         begun = time.perf_counter()
         evaluation = record.evaluation or federation.evaluate(round, state)
         seconds_eval = time.perf_counter() - begun
@@ -292,7 +292,7 @@ class Run:
             "bytes_down": federation.traffic.down,
         }
 
-    def _watch(self, line: Line) -> bool:
+    def _watch(self, line: HistoryLine) -> bool:
         """Follow the validation loss, if there is one; whether this round is the best so far."""
         loss = line["validation_loss"]
         if loss is None:
@@ -307,17 +307,17 @@ class Run:
         patience = self.settings.early_stopping
         return patience is not None and self.since_best >= patience
 
-    def _checkpoint(self, round: int, player: Method) -> Checkpoint:
-        tensors = player.state.tensors()
+    def _checkpoint(self, round: int, method: Method) -> Checkpoint:
+        tensors = method.state.tensors()
         if self.best_state is not None:
             tensors |= self.best_state.tensors("best.")
         if round >= 1:
-            tensors |= {f"memory.{name}": value for name, value in player.memory().items()}
-        facts = player.facts() if round >= 1 else {}
+            tensors |= {f"memory.{name}": value for name, value in method.memory().items()}
+        facts = method.facts() if round >= 1 else {}
         return Checkpoint(round, tensors, {"lines": len(self.history), "method": facts})
 
-    def _take_up(self, folder: RunFolder, player: Method, first: int) -> int:
-        """Go on from the newest checkpoint; the first round to play."""
+    def _take_up(self, folder: RunFolder, method: Method, first: int) -> int:
+        """Go on from the newest checkpoint; the first round to run."""
         found = folder.load_checkpoint()
         if found is None:
             return first
@@ -325,7 +325,7 @@ class Run:
         if checkpoint.round > self.rounds:
             raise OptionError(
                 f"Expected `rounds` of at least the {checkpoint.round} that the run in "
-                f"{folder.path} has played, but got {self.rounds}."
+                f"{folder.path} has done, but got {self.rounds}."
             )
         for line in self.history:
             if line["round"] >= 1:
@@ -335,10 +335,10 @@ class Run:
         if "best.parameters" in tensors:
             self.best_state = State.of_tensors(tensors, "best.")
         if checkpoint.round < 1:
-            player.state = state
+            method.state = state
         else:
-            player.begin(state)
-            player.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
+            method.begin(state)
+            method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
         return checkpoint.round + 1
 
 

@@ -6,22 +6,19 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbridge.core.blocks import load_buffers, load_parameter_vector, parameter_vector
-from fedbridge.training.job import TARGET
+from fedbridge.training.job import TARGET, Job, Outcome
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import nn
-
     from fedbridge.data.task import FederatedTask
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.needs import Need
-    from fedbridge.training.job import Job, Outcome
     from fedbridge.training.target_side import TargetSide
 
 INNER = "model."

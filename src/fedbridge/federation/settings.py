@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -173,14 +173,14 @@ class Settings:
 
     def target_plan(self, *, warm: bool) -> LocalPlan:
         """How the target trains; what is not said is as at the sources."""
-        return replace(
-            self.source_plan(warm=warm),
-            lr=_first(self.lr_target, self.lr) * (1.0 if warm else self.lr_factor),
-            batch_size=_first(self.batch_size_target, self.batch_size),
-            epochs=_first(self.epochs_target, self.epochs),
-            steps=self.steps if self.steps_target is None else self.steps_target,
-            drop_last=False,
-        )
+        own: dict[str, Any] = {
+            name: value
+            for name in ("lr", "batch_size", "epochs", "steps")
+            if (value := getattr(self, f"{name}_target")) is not None
+        }
+        if "lr" in own and not warm:
+            own["lr"] *= self.lr_factor
+        return replace(self.source_plan(warm=warm), drop_last=False, **own)
 
     @property
     def longest(self) -> float | None:
@@ -205,13 +205,7 @@ class Settings:
 OBJECT_MODEL = "object "
 """How the name of a model that came as an object begins: no ``module:function`` has a space."""
 
-Number = TypeVar("Number", int, float)
-
 NAMES = tuple(field.name for field in fields(Settings))
-
-
-def _first(own: Number | None, other: Number) -> Number:
-    return other if own is None else own
 
 
 def split_options(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedbridge.base.options import check_flag, check_number
@@ -29,8 +29,6 @@ from fedbridge.training.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torch import Tensor
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation

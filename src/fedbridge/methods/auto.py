@@ -44,7 +44,7 @@ from fedbridge.methods.cross_validation import (
     without,
 )
 from fedbridge.methods.rule import describe
-from fedbridge.training.job import TARGET, ClientResult, Outcome
+from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
 from fedbridge.training.state import State
 from fedbridge.training.target_side import Decision, News, TargetSide
 
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from fedbridge.engines import Finished
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.job import Job
 
 OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of the target's own training is added to the led model; the loss chooses."""

@@ -56,7 +56,7 @@ from fedbridge.federation.needs import Need
 from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod, entropy, reverse_gradient
 from fedbridge.models import SplitModel, split_model, try_out
-from fedbridge.training.objective import Objective
+from fedbridge.training.objective import Objective, StepContext
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.method import Record
-    from fedbridge.training.objective import StepContext
     from fedbridge.training.state import State
 
 ALIGNMENT = 1.0

@@ -24,8 +24,8 @@ from fedbridge.base.options import check_whole
 from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
 from fedbridge.models import head_slices
-from fedbridge.training.job import TARGET
-from fedbridge.training.state import State, complement, entries, put
+from fedbridge.training.job import TARGET, Job, Outcome
+from fedbridge.training.state import Slices, State, complement, entries, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.job import Job, Outcome
-    from fedbridge.training.state import Slices
 
 HEAD_PURPOSE = 200
 """Batches of the head's training come in another order than those of the body's."""

@@ -41,8 +41,8 @@ from fedbridge.base.options import check_flag, check_number, check_whole
 from fedbridge.federation.needs import Need
 from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
-from fedbridge.training.job import TARGET
-from fedbridge.training.objective import Objective
+from fedbridge.training.job import TARGET, Job
+from fedbridge.training.objective import Batch, Objective, StepContext
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.method import Record
-    from fedbridge.training.job import Job
-    from fedbridge.training.objective import Batch, StepContext
     from fedbridge.training.state import State
 
 GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50

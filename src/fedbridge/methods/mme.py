@@ -39,16 +39,14 @@ from fedbridge.federation.needs import Need
 from fedbridge.methods.generalisation import pooled_plan, together
 from fedbridge.methods.unsupervised import entropy, reverse_gradient
 from fedbridge.models import split_model
-from fedbridge.training.job import TARGET
-from fedbridge.training.objective import Objective
+from fedbridge.training.job import TARGET, Job
+from fedbridge.training.objective import Objective, StepContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.job import Job
-    from fedbridge.training.objective import StepContext
     from fedbridge.training.state import State
 
 DOUBT = 0.1

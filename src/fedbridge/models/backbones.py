@@ -139,13 +139,7 @@ def _import_extra(module: str) -> Any:
         ) from error
 
 
-def _adapt(name: str, entry: object) -> Loader:
-    if not callable(entry):
-        raise ModelError(f"Expected backbone {name!r} to be a function that loads it.")
-    return cast("Loader", entry)
-
-
-registry: Registry[Loader] = Registry("backbone", "fedbridge.backbones", _adapt)
+registry: Registry[Loader] = Registry("backbone", "fedbridge.backbones")
 registry.add(LITE0, _efficientnet_lite0)
 for _name in RESNETS:
     registry.add(_name, partial(_resnet, _name))

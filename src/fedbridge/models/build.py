@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -31,25 +32,18 @@ if TYPE_CHECKING:
     ModelSpec: TypeAlias = str | nn.Module | Callable[..., nn.Module]
 
 
-def _adapt(name: str, entry: object) -> Builder:
-    if not callable(entry):
-        raise ModelError(f"Expected model {name!r} to be a function of the task and a size.")
-    return cast("Builder", entry)
-
-
 BUILT_IN: dict[str, Builder] = {
     "linear": networks.linear,
-    "mlp": networks.mlp,
-    "sigmoid": networks.sigmoid,
+    "mlp": partial(networks.one_hidden_layer, "mlp", nn.ReLU),
+    "sigmoid": partial(networks.one_hidden_layer, "sigmoid", nn.Sigmoid),
     "cnn": networks.cnn,
     "mnist-cnn": networks.mnist_cnn,
-    "resnet18": resnet.resnet18,
-    "resnet50": resnet.resnet50,
+    **{name: partial(resnet.residual_network, name) for name in resnet.RESNETS},
 }
 TRAVELS = re.compile(rf"({'|'.join(BUILT_IN)})(:\d+|:pretrained|:normalised)?", re.ASCII)
 """Names that no message can turn into code or files: built-in networks, sized or pretrained."""
 
-registry: Registry[Builder] = Registry("model", "fedbridge.models", _adapt)
+registry: Registry[Builder] = Registry("model", "fedbridge.models")
 for _name, _builder in BUILT_IN.items():
     registry.add(_name, _builder)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
-from fedbridge.core.blocks import trainable_parameters
+from fedbridge.core.blocks import placed_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,35 +126,37 @@ def head_slices(model: nn.Module) -> tuple[tuple[int, int], ...]:
     _, head = split_model(model)
     own = {id(parameter) for parameter in head.parameters()}
     found: list[tuple[int, int]] = []
-    start = 0
-    for parameter in trainable_parameters(model):
-        end = start + parameter.numel()
+    for parameter, columns in placed_parameters(model):
         if id(parameter) in own:
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((start, end))
-        start = end
+            follows = bool(found) and found[-1][1] == columns.start
+            start = found.pop()[0] if follows else columns.start
+            found.append((start, columns.stop))
     return tuple(found)
 
 
-def linear(task: TaskShape, size: str | None = None) -> nn.Module:
+def linear(task: TaskShape, size: str | None) -> nn.Module:
     """Logistic regression, or linear regression for values."""
     refuse_size("linear", size)
     return LinearModel(prod(task.input_shape), task.outputs)
 
 
-def mlp(task: TaskShape, size: str | None = None) -> nn.Module:
-    """One hidden layer of ReLU units, 64 unless ``mlp:128`` says otherwise."""
-    return _one_hidden_layer(task, hidden_units("mlp", size, HIDDEN), nn.ReLU())
+def one_hidden_layer(
+    name: str, activation: type[nn.Module], task: TaskShape, size: str | None
+) -> nn.Module:
+    """One hidden layer, of 64 units unless ``mlp:128`` says otherwise."""
+    units = HIDDEN
+    if size is not None:
+        units = int(size) if size.isascii() and size.isdigit() else 0
+    if units < 1:
+        raise ModelError(
+            f"Expected a number of hidden units above 0, such as '{name}:64', but got "
+            f"'{name}:{size}'."
+        )
+    features = nn.Sequential(nn.Flatten(), nn.Linear(prod(task.input_shape), units), activation())
+    return SplitModel(features, nn.Linear(units, task.outputs))
 
 
-def sigmoid(task: TaskShape, size: str | None = None) -> nn.Module:
-    """One hidden layer of sigmoid units, 64 unless ``sigmoid:100`` says otherwise."""
-    return _one_hidden_layer(task, hidden_units("sigmoid", size, HIDDEN), nn.Sigmoid())
-
-
-def cnn(task: TaskShape, size: str | None = None) -> nn.Module:
+def cnn(task: TaskShape, size: str | None) -> nn.Module:
     """The paper's network of two convolutions, its first full layer sized from the images.
 
     For 28x28x1 it has the paper's 44,426 parameters. Images under 20 pixels get padded 3x3
@@ -176,7 +178,7 @@ def cnn(task: TaskShape, size: str | None = None) -> nn.Module:
     return SplitModel(nn.Sequential(*layers), nn.Linear(84, task.outputs))
 
 
-def mnist_cnn(task: TaskShape, size: str | None = None) -> nn.Module:
+def mnist_cnn(task: TaskShape, size: str | None) -> nn.Module:
     """DomainBed's network for digits: four 3x3 convolutions, then the mean over the image.
 
     Each convolution is followed by ReLU and, in this order, by GroupNorm with 8 groups. Since the
@@ -195,11 +197,6 @@ def mnist_cnn(task: TaskShape, size: str | None = None) -> nn.Module:
         inputs = outputs
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return SplitModel(nn.Sequential(*layers), nn.Linear(inputs, task.outputs))
-
-
-def _one_hidden_layer(task: TaskShape, units: int, activation: nn.Module) -> nn.Module:
-    features = nn.Sequential(nn.Flatten(), nn.Linear(prod(task.input_shape), units), activation)
-    return SplitModel(features, nn.Linear(units, task.outputs))
 
 
 def _channel_first(task: TaskShape) -> list[nn.Module]:
@@ -230,15 +227,3 @@ def refuse_size(model: str, size: str | None) -> None:
     """An error for a size after the name of a model that has only one."""
     if size is not None:
         raise ModelError(f"Expected {model!r} without a size, but got '{model}:{size}'.")
-
-
-def hidden_units(model: str, size: str | None, usual: int) -> int:
-    """The number of hidden units that ``size`` says, or the usual one."""
-    if size is None:
-        return usual
-    if not (size.isascii() and size.isdigit()) or int(size) < 1:
-        raise ModelError(
-            f"Expected a number of hidden units above 0, such as '{model}:64', but got "
-            f"'{model}:{size}'."
-        )
-    return int(size)

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from fedbridge.base.errors import DataError, ModelError
 from fedbridge.base.places import data_root, dataset_folder
-from fedbridge.models.networks import AsImages, Normalise, image_shape
+from fedbridge.models.networks import AsImages, Normalise, TaskShape, image_shape
 from fedbridge.models.weights import SUFFIXES, load_strictly, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.models.networks import TaskShape
 
 STEM = 64
 STAGES = (64, 128, 256, 512)
@@ -193,16 +192,6 @@ RESNETS = {
 }
 
 
-def resnet18(task: TaskShape, variant: str | None = None) -> nn.Module:
-    """A residual network of 18 layers and 11 million parameters."""
-    return _resnet("resnet18", task, variant)
-
-
-def resnet50(task: TaskShape, variant: str | None = None) -> nn.Module:
-    """A residual network of 50 layers and 24 million parameters."""
-    return _resnet("resnet50", task, variant)
-
-
 def imagenet_file(name: str) -> Path:
     """Where the parameters trained on ImageNet are, or an error that says how to get them."""
     file = (dataset_folder(name) or data_root() / name) / RESNETS[name].file
@@ -231,7 +220,8 @@ def without_weights(spec: str) -> str:
     return spec
 
 
-def _resnet(name: str, task: TaskShape, variant: str | None) -> nn.Module:
+def residual_network(name: str, task: TaskShape, variant: str | None) -> nn.Module:
+    """One of ``RESNETS`` for a task, at random or with the parameters that ``variant`` names."""
     architecture = RESNETS[name]
     channels, _, _ = image_shape(task, name)
     if variant is None:

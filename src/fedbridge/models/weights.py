@@ -139,23 +139,16 @@ def _unpickle(path: Path, content: bytes) -> dict[str, Tensor]:
             f"Expected nothing but tensors in {str(path)!r}, but it cannot be read safely "
             f"({reason[0]}): get the file again, or convert it to {SAFE}."
         ) from error
-    if not isinstance(found, dict) or not found or not all(map(_is_entry, found.items())):
+    entries = found.items() if isinstance(found, dict) else ()
+    if not entries or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in entries):
+        held = f"a {type(found).__name__}"
+        if isinstance(found, dict):
+            held = f"a dictionary of {_some(map(str, found))}" if found else "nothing"
         raise ModelError(
-            f"Expected named tensors and nothing else in {str(path)!r}, but it holds "
-            f"{_description(found)}: save the model's state_dict()."
+            f"Expected named tensors and nothing else in {str(path)!r}, but it holds {held}: save "
+            f"the model's state_dict()."
         )
     return {name: value.detach().clone().contiguous() for name, value in found.items()}
-
-
-def _is_entry(item: tuple[object, object]) -> bool:
-    name, value = item
-    return isinstance(name, str) and isinstance(value, Tensor)
-
-
-def _description(found: object) -> str:
-    if isinstance(found, dict):
-        return f"a dictionary of {_some(map(str, found))}" if found else "nothing"
-    return f"a {type(found).__name__}"
 
 
 def _read_bytes(path: Path) -> bytes:

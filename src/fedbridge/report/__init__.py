@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import ReportError
 from fedbridge.base.files import write_atomically
-from fedbridge.federation.loop import Extras
+from fedbridge.federation.loop import Extras, FinishedRun
 from fedbridge.methods import is_bound
-from fedbridge.report.charts import config, on_paper
+from fedbridge.report.charts import Chart, Spec, config, on_paper
 from fedbridge.report.comparison_page import comparison_page
 from fedbridge.report.model_card import write_model_card
-from fedbridge.report.page import REPORT_FILE
+from fedbridge.report.page import REPORT_FILE, Page
 from fedbridge.report.result_tables import comparison_tables, run_tables
 from fedbridge.report.run_page import run_page
 from fedbridge.report.tables import FORMATS
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.data.task import Site
-    from fedbridge.federation.loop import FinishedRun
-    from fedbridge.report.charts import Chart, Spec
-    from fedbridge.report.page import Page
 
 __all__ = [
     "REPORT_FILE",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.report.charts import INK, PALETTE, REST
+from fedbridge.report.charts import INK, PALETTE, REST, Chart
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart, rank_chart
 from fedbridge.report.page import (
@@ -25,15 +26,13 @@ from fedbridge.report.page import (
 from fedbridge.report.reproduce import comparison_command
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import Cell, Column, Table
-from fedbridge.report.text import Html, counted, markup, tag
+from fedbridge.report.text import Html, Piece, counted, markup, tag
 from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedbridge.evaluation.ranking import Ranking
-    from fedbridge.report.charts import Chart
-    from fedbridge.report.text import Child
     from fedbridge.runs.comparison import CellResult, Comparison, ComparisonRecord
 
 ALONE = "target-only"
@@ -55,7 +54,7 @@ def comparison_page(record: ComparisonRecord) -> Page:
             ),
             _ranking(ranking),
             Section("Turning a dial", tuple(_dial_charts(record))),
-            _by_setting(record),
+            _by_setting(record.comparison),
             Section("Who wins where", (_map_chart(record),)),
             Section("Over the rounds", tuple(_curve_charts(record))),
             _failures(record.comparison),
@@ -112,8 +111,15 @@ def _sureness(ranking: Ranking | None) -> str:
     return f"{first} has the best mean rank, and the others are behind by more than chance."
 
 
-def _by_setting(record: ComparisonRecord) -> Section:
-    charts = _setting_charts(record)
+def _by_setting(comparison: Comparison) -> Section:
+    """Dots per method, a chart per setting."""
+    charts, every = [], comparison.rows()
+    for column, setting in enumerate(comparison.settings):
+        rows = []
+        for row in every:
+            entry, scores = row.entries[column], comparison.scores(setting, row.method)
+            rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
+        charts.append(dot_chart(f"setting-{column}", setting, rows, x_label=comparison.measure))
     seen = note("Diamonds: the best mean of a setting. Small dots: single seeds. Bars: the spread.")
     return Section("By setting", (*charts, seen if any(charts) else None))
 
@@ -168,8 +174,8 @@ def _state(cell: CellResult) -> Cell:
     return Cell(shown, page=tag("a", shown, href=quote(f"{cell.folder}/{REPORT_FILE}")))
 
 
-def _configuration(record: ComparisonRecord) -> list[tuple[str, Child]]:
-    pairs: list[tuple[str, Child]] = [
+def _configuration(record: ComparisonRecord) -> list[tuple[str, Piece]]:
+    pairs: list[tuple[str, Piece]] = [
         ("Seeds", said(list(record.comparison.seeds))),
         ("Rounds", record.comparison.rounds),
         *((name, said(value)) for name, value in record.options.items()),
@@ -182,45 +188,23 @@ def _configuration(record: ComparisonRecord) -> list[tuple[str, Child]]:
     return pairs
 
 
-def _setting_charts(record: ComparisonRecord) -> list[Chart | None]:
-    """Dots per method, a chart per setting."""
-    comparison = record.comparison
-    table_rows = comparison.rows()
-    charts = []
-    for column, setting in enumerate(comparison.settings):
-        rows = []
-        for row in table_rows:
-            entry, scores = row.entries[column], comparison.scores(setting, row.method)
-            rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
-        charts.append(
-            dot_chart(f"setting-{column}", setting, rows, x_label=record.comparison.measure)
-        )
-    return charts
-
-
 def _curve_charts(record: ComparisonRecord) -> list[Chart | None]:
     """The mean over seeds of every method over the rounds, a chart per setting."""
-    looks = _looks_of_methods(record)
+    looks, measure = _looks_of_methods(record), record.comparison.measure
     charts = []
     for column, setting in enumerate(record.comparison.settings):
         lines = [
-            Series(method, _mean_curve(record, setting, method), looks[method])
-            for method in sorted(looks, key=lambda name: looks[name])
+            Series(method, _mean_curve(record, setting, method), look)
+            for method, look in looks.items()
         ]
         charts.append(
-            line_chart(
-                f"curves-{column}",
-                setting,
-                lines,
-                x_label="round",
-                y_label=record.comparison.measure,
-            )
+            line_chart(f"curves-{column}", setting, lines, x_label="round", y_label=measure)
         )
     return charts
 
 
 def _looks_of_methods(record: ComparisonRecord) -> dict[str, str]:
-    """Colours for the methods with the best means over settings, the same in every chart.
+    """Methods in their colours, which those with the best means over settings get.
 
     The target alone is always drawn in ink: it is what all others have to beat.
     """
@@ -235,7 +219,8 @@ def _looks_of_methods(record: ComparisonRecord) -> dict[str, str]:
     contenders.sort(key=lambda method: (-len(scores[method]), -fmean(scores[method])))
     looks = dict.fromkeys(comparison.methods, REST)
     looks |= dict(zip(contenders, PALETTE, strict=False))
-    return looks | ({ALONE: INK} if ALONE in looks else {})
+    looks |= {ALONE: INK} if ALONE in looks else {}
+    return dict(sorted(looks.items(), key=itemgetter(1)))
 
 
 def _mean_curve(
@@ -251,27 +236,21 @@ def _mean_curve(
 
 def _dial_charts(record: ComparisonRecord) -> list[Chart | None]:
     """Scores over an option that several settings turn: shift curves, sample sizes, beta."""
-    looks = _looks_of_methods(record)
+    looks, measure = _looks_of_methods(record), record.comparison.measure
     charts = []
     for number, (name, fixed, steps) in enumerate(_dials(record.tasks)):
         lines = [
             Series(
                 method,
                 tuple((value, record.comparison.score(label, method)) for value, label in steps),
-                looks[method],
+                look,
             )
-            for method in sorted(looks, key=lambda m: looks[m])
+            for method, look in looks.items()
         ]
-        others = ", ".join(f"{key} {value}" for key, value in fixed)
+        dial, others = name.replace("_", " "), ", ".join(f"{key} {value}" for key, value in fixed)
+        title = f"Over {dial}" + (f" ({others})" if others else "")
         charts.append(
-            line_chart(
-                f"dial-{number}",
-                f"Over {name.replace('_', ' ')}" + (f" ({others})" if others else ""),
-                lines,
-                x_label=name.replace("_", " "),
-                y_label=record.comparison.measure,
-                whole=False,
-            )
+            line_chart(f"dial-{number}", title, lines, x_label=dial, y_label=measure, whole=False)
         )
     return charts
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
 from fedbridge.base.files import write_atomically
-from fedbridge.report.reproduce import command, is_from_python, python_call
+from fedbridge.report.reproduce import again
 from fedbridge.report.result_tables import classes_table, measures_table, sites_table
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.report.text import counted, markdown_code, markdown_text
-from fedbridge.runs.record import read_run
+from fedbridge.runs.record import RunRecord, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from fedbridge.runs.record import RunRecord
 
 FILE = "model-card.md"
 MOST_CLASSES = 30
@@ -181,16 +180,14 @@ def _settings(record: RunRecord) -> str:
 
 
 def _again(record: RunRecord) -> list[str]:
-    if not is_from_python(record):
-        return [
-            "With the same data and version this command gives the same model:",
-            markdown_code(command(record)),
-        ]
-    lead = (
-        "The rows or the network came from a Python program. With the same ones and the same "
-        "version this call gives the same model:"
-    )
-    return [lead, markdown_code(python_call(record))]
+    text, by_hand = again(record)
+    lead = "With the same data and version this command gives the same model:"
+    if by_hand:
+        lead = (
+            "The rows or the network came from a Python program. With the same ones and the same "
+            "version this call gives the same model:"
+        )
+    return [lead, markdown_code(text)]
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

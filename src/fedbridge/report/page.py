@@ -31,15 +31,14 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import ReportError
 from fedbridge.base.files import StorageError, write_atomically
 from fedbridge.report.charts import Chart, config
-from fedbridge.report.charts.maps import win_map
+from fedbridge.report.charts.maps import Angles, Place, win_map
 from fedbridge.report.tables import Table, to_html
-from fedbridge.report.text import Child, Html, markup, tag
+from fedbridge.report.text import Html, Piece, counted, markup, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fedbridge.report.charts.maps import Angles, Place
 
 REPORT_FILE = "report.html"
 
@@ -161,12 +160,12 @@ def data(key: str, content: object) -> Html:
     return tag("script", Html(text), type="application/json", id=key)
 
 
-def paragraph(*children: Child, class_: str | None = None) -> Html:
+def paragraph(*children: Piece, class_: str | None = None) -> Html:
     """A paragraph."""
     return tag("p", *children, class_=class_)
 
 
-def note(*children: Child) -> Html:
+def note(*children: Piece) -> Html:
     """A paragraph in small print."""
     return paragraph(*children, class_="note")
 
@@ -175,8 +174,7 @@ def small_test_note(samples: int, so: str) -> Html | None:
     """A warning when the test set is too small to say much, and what follows; None when not."""
     if samples >= SMALL_TEST:
         return None
-    plural = "sample" if samples == 1 else "samples"
-    start = tag("strong", f"Only {samples} test {plural}: the result says little; ")
+    start = tag("strong", f"Only {counted(samples, 'test sample')}: the result says little; ")
     return paragraph(start, so, class_="caution")
 
 
@@ -197,7 +195,7 @@ def map_of_winners(
     return drawn
 
 
-def facts(pairs: Sequence[tuple[str, Child]], *, class_: str = "facts") -> Html:
+def facts(pairs: Sequence[tuple[str, Piece]], *, class_: str = "facts") -> Html:
     """Names and values one below the other; what has no value is left out."""
     return tag(
         "dl",

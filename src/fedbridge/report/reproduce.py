@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 PER_LINE = 3
 
 
-def is_from_python(record: RunRecord) -> bool:
-    """Whether rows or network came from a Python program, so that no command can load them."""
+def again(record: RunRecord) -> tuple[str, bool]:
+    """What runs it again, and whether that is no command but a call.
+
+    No command can load rows or a network that came from a Python program.
+    """
     config = record.config
-    return not config.get("loaded_as") or config["model"]["name"].startswith(OBJECT_MODEL)
+    if not config.get("loaded_as") or config["model"]["name"].startswith(OBJECT_MODEL):
+        return python_call(record), True
+    return command(record), False
 
 
 def command(record: RunRecord) -> str:

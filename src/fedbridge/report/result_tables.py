@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.evaluation.diagnostics import at_threshold
+from fedbridge.evaluation.diagnostics import Diagnosis, at_threshold
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.report.charts import REST, styles
-from fedbridge.report.tables import Cell, Column, Table
+from fedbridge.report.tables import Cell, Column, Line, Table
 from fedbridge.report.text import counted, markup, minus, tag
-from fedbridge.runs.record import mean
+from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedbridge.evaluation.diagnostics import Diagnosis
     from fedbridge.evaluation.intervals import WithInterval
     from fedbridge.evaluation.ranking import Ranking
-    from fedbridge.report.tables import Line
     from fedbridge.runs.comparison import Comparison, MeanScore
-    from fedbridge.runs.record import RunRecord
 
 THRESHOLD = 0.5
 MEASURES = {

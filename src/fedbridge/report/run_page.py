@@ -9,13 +9,14 @@ from statistics import stdev
 from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
-from fedbridge.evaluation.diagnostics import at_threshold
-from fedbridge.report.charts import INK
+from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
+from fedbridge.report.charts import INK, Chart
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
 from fedbridge.report.page import (
     Page,
+    Part,
     Section,
     code,
     facts,
@@ -25,7 +26,7 @@ from fedbridge.report.page import (
     said,
     small_test_note,
 )
-from fedbridge.report.reproduce import command, is_from_python, python_call
+from fedbridge.report.reproduce import again
 from fedbridge.report.result_tables import (
     classes_table,
     measures_table,
@@ -33,10 +34,11 @@ from fedbridge.report.result_tables import (
     rounds_table,
     sites_table,
 )
-from fedbridge.report.tables import Column, Table
+from fedbridge.report.tables import Column, Line, Table
 from fedbridge.report.text import (
     MISSING,
     Html,
+    Piece,
     counted,
     duration,
     markup,
@@ -45,16 +47,10 @@ from fedbridge.report.text import (
     size,
     tag,
 )
-from fedbridge.runs.record import mean
+from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
-    from fedbridge.evaluation.diagnostics import OperatingPoint
     from fedbridge.evaluation.intervals import WithInterval
-    from fedbridge.report.charts import Chart
-    from fedbridge.report.page import Part
-    from fedbridge.report.tables import Line
-    from fedbridge.report.text import Child
-    from fedbridge.runs.record import RunRecord
 
 NAMED_CLASSES = 10
 """Classes without test rows that are named one by one."""
@@ -81,7 +77,7 @@ def run_page(record: RunRecord) -> Page:
             _tested(record),
             _events(record),
             _reproduction(record),
-            _rounds(record),
+            Section("Every round", tuple(_listed(rounds_table(record))), folded=True),
             _configuration(record),
             _split(record),
         ),
@@ -151,7 +147,7 @@ def _tiles(record: RunRecord) -> Html:
     auc = result.get("auc")
     sent = sum(line.get("bytes_up", 0) + line.get("bytes_down", 0) for line in record.history)
     balanced = result.get("balanced_accuracy")
-    last = summary.get("accuracy_last")
+    last, labels = summary.get("accuracy_last"), record.rows_of(record.config["target"])
     return facts(
         [
             ("Last round", None if last is None else percent(last)),
@@ -160,18 +156,13 @@ def _tiles(record: RunRecord) -> Html:
             ("Test loss", None if result.get("loss") is None else number(result["loss"])),
             ("Rounds", f"{len(record.played)} of {record.config['rounds']}"),
             ("Sources", str(len(record.sources))),
-            ("Target's labels", _labels(record)),
+            ("Target's labels", None if labels is None else f"{labels:,}"),
             ("Seed", str(record.config["seed"])),
             ("Over the wire", size(sent) if sent else None),
             ("Time", duration(summary["seconds"]) if "seconds" in summary else None),
         ],
         class_="tiles",
     )
-
-
-def _labels(record: RunRecord) -> str | None:
-    rows = record.rows_of(record.config["target"])
-    return None if rows is None else f"{rows:,}"
 
 
 def _curves(record: RunRecord) -> list[Chart | Html | None]:
@@ -396,11 +387,6 @@ def _events(record: RunRecord) -> Section | None:
     return Section("Left out, and notes", (listed, *_listed(table)))
 
 
-def _rounds(record: RunRecord) -> Section:
-    """Every round with what was measured in it."""
-    return Section("Every round", tuple(_listed(rounds_table(record))), folded=True)
-
-
 def _listed(table: Table) -> list[Part]:
     """The newest rows of a table; nothing where it has none."""
     if not table.rows:
@@ -429,7 +415,7 @@ def _split(record: RunRecord) -> Section | None:
     """How many rows are where; which ones is in ``manifest.json``."""
     if not record.manifest:
         return None
-    pairs: list[tuple[str, Child]] = []
+    pairs: list[tuple[str, Piece]] = []
     for key, value in record.manifest.items():
         if isinstance(value, dict):
             pairs += [(f"{_name(key)}: {site}", _said_rows(rows)) for site, rows in value.items()]
@@ -444,12 +430,12 @@ def _split(record: RunRecord) -> Section | None:
 
 def _reproduction(record: RunRecord) -> Section:
     """The command that runs it again, or the call where no command can."""
-    by_hand = is_from_python(record)
+    text, by_hand = again(record)
     given = " The rows or the network came from a Python program." if by_hand else ""
     return Section(
         "Run it again",
         (
-            code(python_call(record) if by_hand else command(record)),
+            code(text),
             note(
                 f"With fedbridge {record.config['version']} and the same data (checksum of all "
                 f"rows ",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedbridge.report.text import (
     MISSING,
-    Child,
     Html,
+    Piece,
     csv_text,
     latex_text,
     markdown_text,
@@ -71,7 +71,7 @@ class Cell:
     text: str | None = None
     bold: bool = False
     beside: tuple[float | None, ...] = ()
-    page: Child = None
+    page: Piece = None
 
 
 Line: TypeAlias = tuple[Cell | Value, ...]
@@ -122,9 +122,7 @@ def to_html(table: Table) -> Html:
         tag("th", tag("button", _heading(column), type="button"), scope="col", class_=_side(column))
         for column in columns
     ]
-    lines = [
-        tag("tr", *(_html_cell(cell, columns[k], k) for k, cell in enumerate(row))) for row in rows
-    ]
+    lines = [tag("tr", *map(_html_cell, row, columns, range(len(row)))) for row in rows]
     whole = tag(
         "table",
         tag("caption", table.caption),
@@ -154,7 +152,7 @@ def _side(column: Column) -> str | None:
 
 
 def _html_cell(cell: Cell, column: Column, place: int) -> Html:
-    shown: Child = cell.text if cell.page is None else cell.page
+    shown: Piece = cell.text if cell.page is None else cell.page
     if shown is None:
         shown = cell.value if isinstance(cell.value, str) else number(cell.value)
     return tag(
@@ -233,12 +231,8 @@ def to_terminal(table: Table, *, styled: bool = True, titled: bool = False) -> T
         made.add_column(Text(one_line(column.title)), justify=side)
     bold = "{}" if styled else "**{}**"
     for row, line in zip(rows, _written(rows, columns, one_line, bold), strict=True):
-        made.add_row(
-            *(
-                Text(text, "bold" if cell.bold and styled else "")
-                for cell, text in zip(row, line, strict=True)
-            )
-        )
+        looks = ("bold" if cell.bold and styled else "" for cell in row)
+        made.add_row(*map(Text, line, looks))
     return made
 
 
@@ -252,16 +246,11 @@ def _written(
     bold: str,
 ) -> list[list[str]]:
     """The texts of all cells for a document."""
-    lines = []
-    for row in rows:
-        texts = [escape(_text(cell, column)) for cell, column in zip(row, columns, strict=True)]
-        lines.append(
-            [
-                bold.format(text) if cell.bold else text
-                for cell, text in zip(row, texts, strict=True)
-            ]
-        )
-    return lines
+
+    def written(cell: Cell, column: Column) -> str:
+        return (bold if cell.bold else "{}").format(escape(_text(cell, column)))
+
+    return [[*map(written, row, columns)] for row in rows]
 
 
 def _ampersands(cells: Sequence[str]) -> str:

@@ -100,25 +100,23 @@ class Html(str):
     __slots__ = ()
 
 
-Child: TypeAlias = str | int | float | None
+Piece: TypeAlias = str | int | float | None
 Attribute: TypeAlias = str | int | float | bool | None
 
 VOID = frozenset({"meta", "link", "br", "input"})
 
 
-def markup(*children: Child) -> Html:
+def markup(*children: Piece) -> Html:
     """The children one after the other, escaped unless they are HTML; None is nothing."""
-    return Html("".join(_piece(child) for child in children))
+    pieces = (c if isinstance(c, Html) else escape(str(c)) for c in children if c is not None)
+    return Html("".join(pieces))
 
 
-def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """An element.
+def tag(name: str, /, *children: Piece, **attributes: Attribute) -> Html:
+    """An element of text (escaped) and other elements.
 
-    Args:
-        name: Of the element, such as ``td``.
-        *children: Text (escaped) and other elements.
-        **attributes: ``class_`` is ``class``, ``aria_label`` is ``aria-label``; None leaves an
-            attribute out, True writes its bare name.
+    Attributes: ``class_`` is ``class``, ``aria_label`` is ``aria-label``; None leaves one out, True
+    writes its bare name.
 
     Example:
         >>> tag("p", "a < b", class_="note")
@@ -126,12 +124,6 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """
     opened = f"<{name}{''.join(_attribute(key, attributes[key]) for key in attributes)}>"
     return Html(opened if name in VOID else f"{opened}{markup(*children)}</{name}>")
-
-
-def _piece(child: Child) -> str:
-    if child is None:
-        return ""
-    return child if isinstance(child, Html) else escape(str(child))
 
 
 def _attribute(key: str, value: Attribute) -> str:

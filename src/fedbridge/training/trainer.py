@@ -20,7 +20,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.core.blocks import Blocks, buffer_copies, load_buffers, trainable_parameters
+from fedbridge.core.blocks import (
+    Blocks,
+    buffer_copies,
+    load_buffers,
+    parameter_vector,
+    placed_parameters,
+)
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.evaluation.metrics import (
@@ -30,17 +36,15 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
-from fedbridge.training.job import Outcome
+from fedbridge.training.job import Job, LocalPlan, Outcome
 from fedbridge.training.objective import Batch, StepContext
 from fedbridge.training.optimizers import make_optimizer
-from fedbridge.training.state import complement, overwrite
+from fedbridge.training.state import State, complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from fedbridge.data.task import FederatedTask, Site
-    from fedbridge.training.job import Job, LocalPlan
-    from fedbridge.training.state import State
 
 PREDICTION_BATCH = 2048
 
@@ -129,9 +133,9 @@ class Workbench:
                     anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
                     outcome = self._train(job, start, anchor, result)
         except LocalFailureError as failure:
-            outcome = Outcome(self._samples(job), failure=str(failure))
+            outcome = Outcome(self.samples(job), failure=str(failure))
         except Exception as error:  # a site's failure must not take the federation down
-            outcome = Outcome(self._samples(job), failure=f"{type(error).__name__}: {error}")
+            outcome = Outcome(self.samples(job), failure=f"{type(error).__name__}: {error}")
         return replace(outcome, seconds=time.perf_counter() - begun)
 
     def predict(
@@ -170,9 +174,9 @@ class Workbench:
         optimizer = make_optimizer(plan, self._flat.data, self._gradient)
         loss_of = self._loss(job)
         told: dict[str, Tensor] = {}
-        samples = self._samples(job)
+        samples = self.samples(job)
         per_epoch = plan.batches_per_epoch(samples)
-        steps = plan.total_steps(samples)
+        steps = job.steps(samples)
         stream = self._stream(plan) if plan.noise != "none" else None
         still = () if job.moves is None else complement(job.moves, len(start))
         total = torch.zeros((), device=self.device)
@@ -208,10 +212,8 @@ class Workbench:
         self._load(start, job.buffers)
         self.model.eval()
         loss_of = self._loss(job)
-        samples = self._samples(job)
-        batches = plan.batches_per_epoch(samples)
-        if job.max_batches is not None:
-            batches = min(batches, job.max_batches)
+        samples = self.samples(job)
+        batches = job.steps(samples)
         stream = self._stream(plan)
         generator = torch.Generator(self.device).manual_seed(job.seed)
         total = 0.0
@@ -268,7 +270,7 @@ class Workbench:
         BatchNorm cannot train on one row; such a batch gets the epoch's first row as well.
         """
         generator = torch.Generator().manual_seed(job.seed)
-        samples = self._samples(job)
+        samples = self.samples(job)
         per_epoch = job.plan.batches_per_epoch(samples)
         taken = 0
         while taken < steps:
@@ -296,7 +298,8 @@ class Workbench:
             raise LocalFailureError("all its rows are of classes whose weight is 0")
         return partial(weighted_cross_entropy, weight=weight)
 
-    def _samples(self, job: Job) -> int:
+    def samples(self, job: Job) -> int:
+        """Rows that a job trains on."""
         return len(self.sites[job.client]) if job.rows is None else len(job.rows)
 
     def _load(self, parameters: Tensor, buffers: Mapping[str, Tensor]) -> None:
@@ -308,14 +311,10 @@ class Workbench:
 
 def flatten_in_place(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
     """Make the model's trainable parameters and gradients views of two flat vectors."""
-    parameters = trainable_parameters(model)
-    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    flat = nn.Parameter(parameter_vector(model))
     gradient = torch.zeros_like(flat)
     flat.grad = gradient
-    start = 0
-    for parameter in parameters:
-        end = start + parameter.numel()
-        parameter.data = flat.data[start:end].view_as(parameter)
-        parameter.grad = gradient[start:end].view_as(parameter)
-        start = end
+    for parameter, columns in placed_parameters(model):
+        parameter.data = flat.data[columns].view_as(parameter)
+        parameter.grad = gradient[columns].view_as(parameter)
     return flat, gradient

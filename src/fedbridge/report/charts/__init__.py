@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
 Spec: TypeAlias = dict[str, Any]
 Columns: TypeAlias = dict[str, list[Any]]
@@ -121,13 +121,9 @@ def drawing(*layers: Spec | None, height: int = HEIGHT, **more: Any) -> Spec:
 def layer(
     drawn: Spec, data: str | None = None, also: Spec | None = None, /, **encoding: Any
 ) -> Spec:
-    """A mark, and the fields that its places and looks follow from.
+    """A mark, and the fields that its places and looks follow from, channel by channel.
 
-    Args:
-        drawn: The mark.
-        data: The data set, if it is not the chart's first.
-        also: Other properties of the layer.
-        **encoding: By channel.
+    ``data`` is its data set, if that is not the chart's first.
     """
     named = {} if data is None else {"data": {"name": data}}
     return {**named, **(also or {}), "mark": drawn, "encoding": encoding}
@@ -166,9 +162,10 @@ def from_least(least: float) -> Spec:
     return {"domainMin": least, "nice": True} if math.isfinite(least) else {}
 
 
-def one_per_name(names: Sequence[str], values: Iterable[Any]) -> Spec:
-    """A scale from names to looks, in their order."""
-    return {"domain": list(names), "range": list(values)}
+def by_name(field: str, looks: Mapping[str, Any], *, legend: Spec | None) -> Spec:
+    """A look for every name in a field, in their order."""
+    scale = {"domain": list(looks), "range": list(looks.values())}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
 
 
 def either(test: str, strong: str, plain: str) -> Spec:

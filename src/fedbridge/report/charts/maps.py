@@ -23,11 +23,11 @@ from fedbridge.report.charts import (
     Columns,
     Spec,
     axis_of,
+    by_name,
     colour,
     drawing,
     layer,
     mark,
-    one_per_name,
     short,
     told_fields,
 )
@@ -99,15 +99,9 @@ def delta_errors(d2: float, sigma2: float, angles: Angles) -> dict[str, float]:
 def win_map(
     key: str, title: str, places: Sequence[Place], angles: Angles, *, mine: str, note: str = ""
 ) -> Chart | None:
-    """The map with its places; None when none of them has both measures.
+    """The map with its places, called ``mine``; None when none of them can be shown.
 
-    Args:
-        key: Unique on the page.
-        title: Above the chart.
-        places: Sources or settings; without a positive distance and noise they cannot be shown.
-        angles: For FedGP's part of the ground.
-        mine: What the places are called: ``you are here``.
-        note: A sentence below.
+    That needs a positive distance and noise.
     """
     shown = [place for place in places if place.d2 > 0 and place.sigma2 > 0]
     if not shown:
@@ -209,36 +203,30 @@ def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float], rules: Seq
         x=_logarithmic("x", DISTANCE, x_edges),
         y=_logarithmic("y", NOISE, y_edges),
         y2={"field": "y2"},
-        color={
-            "field": "rule",
-            "type": "nominal",
-            "scale": one_per_name(rules, [colour(GROUND[rule]) for rule in rules]),
-            "legend": {"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
-        },
-        tooltip=told_fields(("rule", "smallest Delta error")),
+        color=by_name(
+            "rule",
+            {rule: colour(GROUND[rule]) for rule in rules},
+            legend={"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
+        ),
+        tooltip=told_fields(("rule", GROUND_TITLE)),
     )
 
 
 def _places_layer(places: Sequence[Place], mine: str) -> Spec:
     looks = _looks(list(dict.fromkeys(place.won or mine for place in places)), mine)
     title = None if mine in looks else "best test result"
-    legend = {"title": title, "orient": "top"}
-
-    def by_winner(values: Sequence[str]) -> Spec:
-        scale = one_per_name(list(looks), values)
-        return {"field": "won", "type": "nominal", "scale": scale, "legend": legend}
-
+    legend: Spec = {"title": title, "orient": "top"}
     return layer(
         mark("point", filled=True, size=130, opacity=1, stroke=colour("card"), strokeWidth=1.5),
         "places",
         **HERE,
-        color=by_winner([colour(style) for style in looks.values()]),
-        shape=by_winner([MARKS[style] for style in looks.values()]),
+        color=by_name("won", {name: colour(look) for name, look in looks.items()}, legend=legend),
+        shape=by_name("won", {name: MARKS[look] for name, look in looks.items()}, legend=legend),
         tooltip=told_fields(
             ("name", "here"),
             ("d2", "d²"),
             ("sigma2", "σ²"),
-            ("predicted", "smallest Delta error"),
+            ("predicted", GROUND_TITLE),
             *((("won", "best result"),) if title else ()),
         ),
     )
@@ -247,10 +235,5 @@ def _places_layer(places: Sequence[Place], mine: str) -> Spec:
 def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
     """Styles of the marks: a rule that is on the ground has the ground's colour."""
     free = iter([style for style in PALETTE if style not in GROUND.values()])
-    looks = {}
-    for winner in winners:
-        if winner == mine:
-            looks[winner] = INK
-        else:
-            looks[winner] = GROUND.get(winner) or next(free, REST)
-    return looks
+    known = {**GROUND, mine: INK}
+    return {winner: known.get(winner) or next(free, REST) for winner in winners}

@@ -14,13 +14,13 @@ from fedbridge.report.charts import (
     Columns,
     Spec,
     axis_of,
+    by_name,
     colour,
     drawing,
     either,
     from_least,
     layer,
     mark,
-    one_per_name,
     short,
     told_fields,
 )
@@ -89,15 +89,8 @@ def line_chart(
 ) -> Chart | None:
     """Lines; None when no series has a value, for an empty frame says nothing.
 
-    Args:
-        key: Unique on the page.
-        title: Above the chart.
-        series: The lines; pale ones lie at the bottom.
-        x_label: What is to the right.
-        y_label: What is upwards.
-        whole: Whether x counts something, such as rounds.
-        note: A sentence below.
-        least: What no value can be below: the axis begins there.
+    ``whole`` says that x counts something, such as rounds; the axis of y begins at ``least``, which
+    no value can be below.
     """
     there = [line for line in series if line.present()]
     if not there:
@@ -121,18 +114,14 @@ def line_chart(
 
 def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spec:
     named = [line for line in lines if line.style != REST]
-    names = [line.name for line in named]
-    legend = _legend(names)
+    legend = _legend([line.name for line in named])
     look = {
-        "color": _by_name(names, [colour(line.style) for line in named], legend),
-        "strokeDash": _by_name(names, [DASHES[line.style] for line in named], legend),
+        "color": by_name("s", {line.name: colour(line.style) for line in named}, legend=legend),
+        "strokeDash": by_name(
+            "s", {line.name: DASHES[line.style] for line in named}, legend=legend
+        ),
     }
-    shapes = {
-        "field": "style",
-        "type": "nominal",
-        "scale": one_per_name(list(SHAPES), SHAPES.values()),
-        "legend": None,
-    }
+    shapes = by_name("style", SHAPES, legend=None)
     few = max(len(line.points) for line in lines) <= SHOWN_POINTS
     whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
     x = axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
@@ -179,20 +168,16 @@ def _legend(names: Sequence[str]) -> Spec | None:
     }
 
 
-def _by_name(names: Sequence[str], values: Sequence[Any], legend: Spec | None) -> Spec:
-    scale = one_per_name(names, values)
-    return {"field": "s", "type": "nominal", "scale": scale, "legend": legend}
-
-
 def _data(lines: Sequence[Series], x_label: str) -> dict[str, Columns]:
     """Named lines, pale lines, and the points that answer the pointer: those of named lines."""
     every = math.ceil(sum(len(line.points) for line in lines if line.style != REST) / HOVERED)
     banded = any(line.band for line in lines)
-    data = {
-        "values": _empty("s", "x", "y", *(("low", "high") if banded else ())),
-        "pale": _empty("s", "x", "y"),
-        "points": _empty("s", "x", "y", "style", "alone", "tip"),
+    fields = {
+        "values": ("s", "x", "y", *(("low", "high") if banded else ())),
+        "pale": ("s", "x", "y"),
+        "points": ("s", "x", "y", "style", "alone", "tip"),
     }
+    data: dict[str, Columns] = {key: {name: [] for name in fields[key]} for key in fields}
     for line in lines:
         values = [short(y) for _, y in line.points]
         drawn = data["pale" if line.style == REST else "values"]
@@ -208,10 +193,6 @@ def _data(lines: Sequence[Series], x_label: str) -> dict[str, Columns]:
             if y is not None and (alone or (line.style != REST and index % every == 0)):
                 _add(data["points"], {**row, "style": line.style, "alone": int(alone), "tip": tip})
     return data
-
-
-def _empty(*names: str) -> Columns:
-    return {name: [] for name in names}
 
 
 def _add(columns: Columns, row: dict[str, Any]) -> None:
@@ -252,13 +233,7 @@ def dot_chart(
 ) -> Chart | None:
     """Dots row by row, the best in another colour and shape; None when there is no value.
 
-    Args:
-        key: Unique on the page.
-        title: Above the chart.
-        rows: From top to bottom.
-        x_label: What is to the right.
-        note: A sentence below.
-        least: What no value can be below: no bar reaches there, and the axis begins there.
+    No value can be below ``least``: no bar reaches there, and the axis begins there.
     """
     there = [row for row in rows if row.mean is not None]
     if not there:
