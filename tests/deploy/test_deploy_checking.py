@@ -256,6 +256,15 @@ class TestAtTheCoordinator:
         Known.nodes_of_link = (replace(first, public_key=other), *rest)
         assert "deploy register" in said(ready.folder, "A: node", "problem")
 
+    def test_a_second_key_under_a_sites_name_is_named(self, ready, tmp_path):
+        other = read_public_key(make_node_key(tmp_path, "other").public)
+        Known.nodes_of_link += (Node(77, "T", other, online=True, activated=""),)
+        text = said(ready.folder, "T: node", "problem")
+        assert "another key" in text
+        assert "flwr supernode unregister 77 fedbridge" in text
+        assert "registered and online" in said(ready.folder, "T: node", "ok")
+        assert not check(ready.folder).ok
+
     def test_without_a_link_nobody_is_asked_for_nodes(self, ready, monkeypatch):
         monkeypatch.undo()
         made = deployment(ready.folder.parent / "other", port=1)

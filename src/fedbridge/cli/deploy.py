@@ -175,12 +175,13 @@ def init_command(args: Namespace) -> int:
 
     plan, folder = _plan(args), args.out.absolute()
     check_built_in(plan.model)
-    strategy_of({name: value for name, value in run_config(plan).items() if value != ""})
+    made = Deployment(folder)
+    config = run_config(plan, made.sites)
+    strategy_of({name: value for name, value in config.items() if value != ""})
     written = write_deployment(plan, folder, args.days)
-    runbook = Deployment(folder).runbook
     said = "written" if written else "is there already, with the same settings; left alone"
-    content = {"folder": str(folder), "written": written, "runbook": str(runbook)}
-    return _tell(args, content, [f"{folder}: {said}", f"what to do: {runbook}"])
+    content = {"folder": str(folder), "written": written, "runbook": str(made.runbook)}
+    return _tell(args, content, [f"{folder}: {said}", f"what to do: {made.runbook}"])
 
 
 def check_command(args: Namespace) -> int:
@@ -306,7 +307,7 @@ def run_command(args: Namespace) -> int:
     if args.print:
         return _say([shown([run_command(deployment)], deployment.flower_home)])
     plan = deployment.plan()
-    run_id = start_run(deployment, plan)
+    run_id = start_run(deployment, plan, _to_stderr)
     state = follow_run(deployment, plan, run_id, _to_stderr)
     content = {"run_id": run_id, "status": state.status, "folder": str(deployment.run)}
     _tell(args, content, [f"run {run_id}: {state.status}", f"folder: {deployment.run}"])

@@ -24,6 +24,7 @@ from fedbridge.base.files import write_atomically
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
+from fedbridge.deploy.running import other_keys
 from fedbridge.flower.pki import (
     check_authority,
     check_certificates,
@@ -255,12 +256,17 @@ def _agreement(
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     with Control(plan.address, deployment.certificates.ca) as control:
-        nodes = {node.public_key: node for node in control.nodes()}
-    found = []
-    for name in plan.sites:
-        node = nodes.get(read_public_key(deployment.site(name).key.public))
+        listed = control.nodes()
+    keys = deployment.public_keys()
+    nodes = {node.public_key: node for node in listed}
+    found = [
+        Finding(f"{name}: node", "problem", complaint)
+        for name, complaint in other_keys(listed, keys)
+    ]
+    for name, key in keys.items():
+        node = nodes.get(key)
         state: FindingState = "problem"
-        if node is None or node.name != name:
+        if node is None:
             said = "its key is not registered: run `fedbridge deploy register`"
         elif not node.online:
             said = "registered, but not online: let the site run `fedbridge deploy node`"

@@ -14,7 +14,7 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.schema import Reading, column_names
-from fedbridge.flower.pki import Certificates, node_key
+from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
 from fedbridge.flower.privacy import privacy_in
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class SiteFolder:
         self.folder = folder
         self.settings_file = folder / "site.toml"
         self.ca = folder / "ca.crt"
-        self.key = node_key(folder, "node")
+        self.key = node_key(folder, NODE)
         self.description = folder / "description.json"
         self.flower_home = folder / "flower"
 
@@ -227,6 +227,7 @@ class Deployment:
         flower_home: Where the coordinator's Flower keeps its files and finds the link.
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
+        sites: The folders of all sites, with the public keys that a run believes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -240,10 +241,15 @@ class Deployment:
         self.flower_home = self.coordinator / "flower"
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
+        self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
         """The folder of one site."""
-        return SiteFolder(self.folder / "sites" / name)
+        return SiteFolder(self.sites / name)
+
+    def public_keys(self) -> dict[str, bytes]:
+        """By what every site of the plan is known."""
+        return {name: read_public_key(self.site(name).key.public) for name in self.plan().sites}
 
     def plan(self) -> DeploymentPlan:
         """What this deployment is to be."""

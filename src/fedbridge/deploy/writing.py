@@ -35,7 +35,7 @@ from fedbridge.deploy.running import (
 )
 from fedbridge.flower import server
 from fedbridge.flower.options import NetworkOptions
-from fedbridge.flower.pki import VALID_DAYS, make_certificates, make_node_key
+from fedbridge.flower.pki import NODE, VALID_DAYS, make_certificates, make_node_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,21 +59,22 @@ app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''
 
 
-def app_files(plan: DeploymentPlan) -> dict[str, str]:
+def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
     """The files of the app by their paths."""
     readme = (
         f"# A federation for {plan.target}\n\nWritten by `fedbridge deploy init`. "
         f"What to do with it is in the RUNBOOK.md beside this folder.\n"
     )
     description = f"A federation of {len(plan.sources)} sources for {plan.target}"
-    files = server.app_files(run_config(plan), description=description, client=CLIENT_APP)
+    files = server.app_files(run_config(plan, keys), description=description, client=CLIENT_APP)
     return {**files, "README.md": readme}
 
 
-def run_config(plan: DeploymentPlan) -> dict[str, ConfigValue]:
+def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
     """The settings of the run, as the app's modules read them; empty text says nothing.
 
-    A run can set anew only what is here, so all that there is stands here.
+    A run can set anew only what is here, so all that there is stands here. ``keys`` is where the
+    sites' public keys are.
     """
     return {
         "method": plan.method,
@@ -87,6 +88,7 @@ def run_config(plan: DeploymentPlan) -> dict[str, ConfigValue]:
         "options": json.dumps(dict(plan.options)),
         "out": "",
         "secure": True,
+        "keys": str(keys),
         **NetworkOptions().config(),
     }
 
@@ -129,8 +131,8 @@ def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: floa
         site.folder.mkdir(parents=True, mode=OWNER_ONLY)
         write_atomically(site.settings_file, site_settings_text(plan, name, NODE_PORT + number))
         write_atomically(site.ca, files.ca.read_bytes())
-        make_node_key(site.folder, "node")
-    for path, content in app_files(plan).items():
+        make_node_key(site.folder, NODE)
+    for path, content in app_files(plan, final.sites).items():
         write_atomically(here.app / path, content)
     write_atomically(here.folder / ".gitignore", KEPT_OUT_OF_GIT)
     write_atomically(here.runbook, runbook(final, plan))

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CURVE = ec.SECP384R1()
+NODE = "node"
+"""What a site's private key is called in the site's own folder."""
+
 VALID_DAYS = 365
 MOST_DAYS = 36_500
 CLOCKS_MAY_DIFFER = timedelta(hours=1)
@@ -87,6 +90,22 @@ def node_key(folder: Path, site: str) -> NodeKey:
     """Where the keys of a site are, made or not."""
     name = file_name(site)
     return NodeKey(private=folder / name, public=folder / f"{name}.pub")
+
+
+def site_key(folder: Path, site: str) -> NodeKey:
+    """Where a site's keys are in a folder that has one folder per site."""
+    return node_key(folder / file_name(site), NODE)
+
+
+def site_keys(folder: Path) -> dict[bytes, str]:
+    """Whose public key is whose, by the folders in which they lie: ``folder/<site>/node.pub``."""
+    found = sorted(folder.glob(f"*/{NODE}.pub"))
+    if not found:
+        raise KeyFileError(
+            f"Expected the sites' public keys as NAME/{NODE}.pub in {folder}, but there are none: "
+            "name the folder `sites` of the deployment."
+        )
+    return {read_public_key(path): path.parent.name for path in found}
 
 
 def read_public_key(path: Path) -> bytes:
