@@ -96,17 +96,18 @@ class TestAtASite:
         check(made.site("A").folder, counts=False)
         assert json.loads(made.site("A").description.read_text())["rows"] is None
 
-    def test_privacy_is_off_unless_the_site_says_otherwise(self, made):
-        assert "as they are" in said(made.site("A").folder, "privacy", "ok")
+    def test_no_privacy_is_a_warning_and_never_in_order(self, made):
+        assert "no privacy" in said(made.site("A").folder, "privacy", "warning")
+        assert not said(made.site("A").folder, "privacy", "ok")
 
     def test_privacy_is_told_with_its_price(self, made):
         add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 3.0\ndp-budget = 20")
         text = said(made.site("A").folder, "privacy", "ok")
         assert text == "clip 0.5, noise 3: epsilon 11.4 in 10 rounds; it stops at 20"
 
-    def test_clipping_without_noise_is_a_note(self, made):
+    def test_clipping_without_noise_is_no_privacy_either(self, made):
         add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 0")
-        assert "protects nothing" in said(made.site("A").folder, "privacy", "note")
+        assert "no privacy" in said(made.site("A").folder, "privacy", "warning")
 
     @pytest.mark.parametrize(
         ("lines", "message"),
@@ -115,12 +116,25 @@ class TestAtASite:
             ("dp-clip = 1.0\ndp-nosie = 1.0", "Did you mean 'dp-noise'"),
             ("dp-clip = 1.0", "`dp-noise` is missing"),
             ('dp-clip = 1.0\ndp-noise = "much"', "`dp-noise`"),
+            ("clip = 1.0\nnoise = 1.0", "no option 'clip'. Did you mean 'dp-clip'"),
+            ("[privacy]\nclip = 1.0", "no option 'privacy'"),
+            ("[dp]\nclip = 1.0", "no option 'dp'"),
+            ("least_batch = 4", "Did you mean 'least-batch'"),
+            ("least-batch = 0", "`least-batch`"),
+            ("most-rounds = 2.5", "`most-rounds`"),
+            ("memroy = 'x'", "Did you mean 'memory'"),
+            ("memory = ['x']", "Expected `memory` to be a text"),
         ],
     )
-    def test_a_slip_in_the_privacy_settings_never_turns_them_off(self, made, lines, message):
+    def test_a_slip_in_the_settings_never_turns_them_off(self, made, lines, message):
         add_settings(made.site("A"), lines)
         with pytest.raises(DeploymentError, match=message):
             check(made.site("A").folder)
+
+    def test_floors_are_told_and_weaker_ones_are_a_warning(self, made):
+        assert "least-batch 2" in said(made.site("A").folder, "floors", "ok")
+        add_settings(made.site("A"), "least-batch = 1\nmost-rounds = 9")
+        assert said(made.site("A").folder, "floors", "warning").endswith(": least-batch = 1")
 
     def test_rare_categories_are_a_note(self, made):
         give_data(made, A=patients("A", sex=["f"] * 39 + ["m"]))
@@ -233,9 +247,9 @@ class TestAtTheCoordinator:
         monkeypatch.setattr(pki, "datetime", clock)
         assert "expired" in said(ready.folder, "certificates", "problem")
 
-    def test_a_certificate_that_ends_soon_is_a_note(self, ready):
-        renew_server_certificate(ready.coordinator, ["localhost"], days=9)
-        assert "the link at localhost" in said(ready.folder, "certificates", "note")
+    def test_a_certificate_that_ends_soon_is_a_warning(self, ready):
+        renew_server_certificate(ready.coordinator, ["localhost"], days=29)
+        assert "the link at localhost" in said(ready.folder, "certificates", "warning")
         assert "authority" in said(ready.folder, "certificates", "ok")
 
     def test_another_authority_is_a_problem(self, ready, tmp_path):

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 NOT_IN_ORDER = 2
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
-STYLES: dict[FindingState, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
+STYLES: dict[FindingState, str] = {
+    "ok": "green",
+    "note": "yellow",
+    "warning": "bold yellow",
+    "problem": "bold red",
+}
 
 HELP = """\
 Run a federation over a network with Flower: one coordinator, and a node at every site.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
 
 
-FindingState = Literal["ok", "note", "problem"]
+FindingState = Literal["ok", "note", "warning", "problem"]
 SOON = timedelta(days=30)
 PATIENCE = 5.0
 
@@ -111,6 +111,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
     yield from looked_at("privacy", lambda: _protected(settings))
+    yield from looked_at("floors", lambda: _floors(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
     yield from looked_at("link", lambda: _reached(settings.link, site.ca))
 
@@ -124,7 +125,7 @@ def _valid_until(last: datetime, whose: str) -> Finding:
     soon = last - datetime.now(UTC) < SOON
     advice = "; renew it in time, as the runbook says" if soon else ""
     said = f"{whose}: valid until {last:%Y-%m-%d}{advice}"
-    return Finding("certificates", "note" if soon else "ok", said)
+    return Finding("certificates", "warning" if soon else "ok", said)
 
 
 def _key_pair(site: SiteFolder) -> str:
@@ -136,14 +137,28 @@ def _protected(settings: SiteSettings) -> list[Finding]:
     """Whether this site's updates are protected, and what ten rounds would cost it."""
     privacy = settings.privacy
     if privacy is None:
-        return [Finding("privacy", "ok", "updates leave as they are; see docs/deploy.md")]
+        said = (
+            "no privacy: updates leave as they are, and can tell of single rows; dp-clip and "
+            "dp-noise protect them, see docs/deploy.md"
+        )
+        return [Finding("privacy", "warning", said)]
     if privacy.noise == 0:
-        said = "updates are clipped but get no noise, which protects nothing"
-        return [Finding("privacy", "note", said)]
+        said = "no privacy: updates are clipped but get no noise, which protects nothing"
+        return [Finding("privacy", "warning", said)]
     spent = epsilon(privacy, rounds=10)
     stop = "" if settings.budget is None else f"; it stops at {settings.budget:g}"
     said = f"clip {privacy.clip:g}, noise {privacy.noise:g}: epsilon {spent:.3g} in 10 rounds{stop}"
     return [Finding("privacy", "ok", said)]
+
+
+def _floors(settings: SiteSettings) -> list[Finding]:
+    """What no run can ask of this site; less than usual is worth a word."""
+    weaker = settings.floors.weaker()
+    if weaker:
+        said = f"weaker than the defaults, see docs/deploy.md: {', '.join(weaker)}"
+        return [Finding("floors", "warning", said)]
+    said = ", ".join(f"{name} {value}" for name, value in settings.floors.config().items())
+    return [Finding("floors", "ok", said)]
 
 
 def _reached(address: str, ca: Path) -> str:

@@ -20,6 +20,7 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
+from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
@@ -111,7 +112,8 @@ class Rehearsal:
             data = self.folder / DATA / f"site-{k}.safetensors"
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)
-            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
+            own = {**OPEN.config(), **self._privacy()}
+            nodes[site.name] = {"data": str(data), "memory": str(memory), **own}
         folder = self.folder / FLOWER
         if self.engine == "flower":
             return Cluster(folder, nodes, secure=secure)

@@ -24,9 +24,8 @@ from fedbridge.flower.transport import NoAnswer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flwr.proto.node_pb2 import NodeInfo
-
     from fedbridge.data.task import Site
+    from fedbridge.flower.internals import NodeInfo
     from fedbridge.flower.transport import Transport
 
 HELLO = MessageType.QUERY
