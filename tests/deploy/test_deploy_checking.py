@@ -13,6 +13,7 @@ from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
+from fedbridge.deploy.writing import renew
 from fedbridge.flower import pki
 from fedbridge.flower.pki import (
     make_certificates,
@@ -158,6 +159,11 @@ class TestAtASite:
         made.site("A").key.private.chmod(0o644)
         assert "chmod 600" in said(made.site("A").folder, "node key", "problem")
 
+    @pytest.mark.parametrize(("path", "mode"), [("", 0o720), ("site.toml", 0o646)])
+    def test_what_others_could_write_to_is_a_problem(self, made, path, mode):
+        (made.site("A").folder / path).chmod(mode)
+        assert f"sites/A/{path}"[6:].rstrip("/") in said(made.site("A").folder, "modes", "problem")
+
     def test_keys_that_do_not_fit_are_a_problem(self, made):
         key = made.site("B").key.public.read_bytes()
         made.site("A").key.public.write_bytes(key)
@@ -251,6 +257,44 @@ class TestAtTheCoordinator:
         renew_server_certificate(ready.coordinator, ["localhost"], days=29)
         assert "the link at localhost" in said(ready.folder, "certificates", "warning")
         assert "authority" in said(ready.folder, "certificates", "ok")
+
+    def test_an_authority_that_ends_soon_is_a_warning_here_and_at_sites(self, tmp_path):
+        made = deployment(tmp_path / "dep")
+        write = make_certificates(tmp_path / "short", ["localhost"], days=29)
+        for file in ("ca.crt", "ca.key", "server.pem", "server.key"):
+            (write.folder / file).replace(made.coordinator / file)
+        made.site("A").ca.write_bytes(made.certificates.ca.read_bytes())
+        assert "authority" in said(made.folder, "certificates", "warning")
+        assert "authority" in said(made.site("A").folder, "certificates", "warning")
+
+    def test_a_new_authority_that_waits_for_the_sites_is_a_warning(self, ready):
+        assert renew(ready, 365, authority=True)
+        text = said(ready.folder, "certificates", "warning")
+        assert "give every site the new ca.crt" in text
+        assert check(ready.folder).ok
+        assert not renew(ready, 365, authority=False)
+        assert not said(ready.folder, "certificates", "warning")
+
+    @pytest.mark.parametrize(
+        ("path", "mode"),
+        [
+            ("coordinator", 0o770),
+            ("app/pyproject.toml", 0o664),
+            ("app/fedbridge_app/client_app.py", 0o606),
+            ("sites/A/node.pub", 0o666),
+            (".", 0o777),
+        ],
+    )
+    def test_what_others_could_write_to_is_a_problem(self, ready, path, mode):
+        assert said(ready.folder, "modes", "ok")
+        (ready.folder / path).chmod(mode)
+        text = said(ready.folder, "modes", "problem")
+        assert path.strip(".") in text
+        assert "chmod -R go-w" in text
+
+    def test_an_authoritys_key_that_others_can_read_is_a_problem(self, ready):
+        ready.certificates.ca_key.chmod(0o644)
+        assert "ca.key has mode 644" in said(ready.folder, "certificates", "problem")
 
     def test_another_authority_is_a_problem(self, ready, tmp_path):
         other = make_certificates(tmp_path / "other", ["localhost"])

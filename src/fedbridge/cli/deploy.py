@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fedbridge.deploy.folders import DeploymentPlan
 
 NOT_IN_ORDER = 2
+WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
 STYLES: dict[FindingState, str] = {
@@ -65,9 +67,13 @@ examples:
 RENEW_HELP = """\
 Replace the certificate of the link; sites need nothing new. Restart the link afterwards.
 
+Within 30 days of the authority's own end, or with --authority, a new authority is made as well.
+Both are trusted from then on by whoever has the new ca.crt: give it to every site, then renew
+once more, and the link changes over to the new authority.
+
 examples:
   fedbridge deploy renew deployment
-  fedbridge deploy renew deployment --days 90
+  fedbridge deploy renew deployment --authority --days 90
 """
 KEY_HELP = """\
 Make a pair of keys at a site, so that nobody else ever has the private one.
@@ -125,9 +131,10 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             "--print", action="store_true", help="show the Flower command and do nothing"
         )
-    renewing = "a new certificate for the link"
+    renewing = "new certificates"
     parser = _add(own, "renew", renew_command, renewing, RENEW_HELP, whole)
     parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
+    parser.add_argument("--authority", action="store_true", help="also a new authority")
     _add(own, "key", key_command, "make a site's key at the site", KEY_HELP, one)
 
 
@@ -139,13 +146,21 @@ def _add(own: Commands, name: str, command: Command, short: str, text: str, fold
 
 
 def _with_flower(command: Command, args: Namespace) -> int:
-    """Do a command, but not without the package that deployments run on."""
+    """Do a command, but not without the package that deployments run on.
+
+    What it writes, and what the programs write that it starts, only its user can write to.
+    """
     if find_spec("flwr") is None:
         raise FedbridgeError(
             "Expected Flower, on which deployments run, but it is not installed: "
             'run pip install "fedbridge[flower]".'
         )
-    return command(args)
+    before = os.umask(0)
+    os.umask(before | WRITABLE_TO_OTHERS)
+    try:
+        return command(args)
+    finally:
+        os.umask(before)
 
 
 def _add_init(own: Commands) -> None:
@@ -204,17 +219,22 @@ def check_command(args: Namespace) -> int:
 
 
 def renew_command(args: Namespace) -> int:
-    """Replace the server's certificate."""
+    """Replace the server's certificate, and the authority when it is time."""
     from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.writing import link_hosts
-    from fedbridge.flower.pki import renew_server_certificate
+    from fedbridge.deploy.writing import renew
 
     deployment = Deployment(args.folder.absolute())
-    files = renew_server_certificate(
-        deployment.coordinator, link_hosts(deployment.plan()), args.days
-    )
-    said = f"{files.server}: new, for {args.days:g} days; restart the link"
-    return _tell(args, {"certificate": str(files.server), "days": args.days}, [said])
+    authority = renew(deployment, args.days, authority=args.authority)
+    files = deployment.certificates
+    said = [f"{files.server}: new, for {args.days:g} days; restart the link"]
+    if authority:
+        said = [
+            f"{files.ca}: a new authority beside the old one; the same file is in every sites/NAME",
+            f"{files.server}: new, by the old authority; restart the link",
+            "next: give every site its ca.crt; when all nodes run with it, renew once more",
+        ]
+    content = {"certificate": str(files.server), "authority": authority, "days": args.days}
+    return _tell(args, content, said)
 
 
 def key_command(args: Namespace) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import platform
 import socket
 import ssl
+import stat
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +31,11 @@ from fedbridge.flower.pki import (
     check_certificates,
     check_node_key,
     check_private_key,
+    ends_soon,
+    read_authorities,
     read_certificate,
     read_public_key,
+    signer,
 )
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
@@ -39,11 +43,12 @@ from fedbridge.flower.programs import Control
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from cryptography.x509 import Certificate
+
     from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
 
 
 FindingState = Literal["ok", "note", "warning", "problem"]
-SOON = timedelta(days=30)
 PATIENCE = 5.0
 
 
@@ -108,6 +113,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     settings = site.settings()
     yield Finding("settings", "ok", f"site {settings.site}, {settings.role}")
     yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("modes", lambda: _modes(site.folder))
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
     yield from looked_at("privacy", lambda: _protected(settings))
@@ -117,14 +123,14 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
 
 
 def _authority(path: Path) -> list[Finding]:
-    return [_valid_until(check_authority(path).not_valid_after_utc, "the link's authority")]
+    return [_valid_until(check_authority(path), "the link's authority")]
 
 
-def _valid_until(last: datetime, whose: str) -> Finding:
+def _valid_until(certificate: Certificate, whose: str) -> Finding:
     """A certificate that is valid, with a word in time before it no longer is."""
-    soon = last - datetime.now(UTC) < SOON
+    soon = ends_soon(certificate)
     advice = "; renew it in time, as the runbook says" if soon else ""
-    said = f"{whose}: valid until {last:%Y-%m-%d}{advice}"
+    said = f"{whose}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}{advice}"
     return Finding("certificates", "warning" if soon else "ok", said)
 
 
@@ -192,6 +198,7 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
     sources = ", ".join(plan.sources)
     yield Finding("plan", "ok", f"sources {sources}; target {plan.target}; {plan.address}")
     yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("modes", lambda: _modes(deployment.folder))
     yield from looked_at("certificates", lambda: _certificates(deployment, plan))
     described: dict[str, Description] = {}
     for name in plan.sites:
@@ -205,12 +212,43 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
+    files = deployment.certificates
     check_certificates(deployment.coordinator, plan.host)
-    server = read_certificate(deployment.certificates.server)
-    return [
-        _valid_until(server.not_valid_after_utc, f"the link at {plan.host}"),
-        *_authority(deployment.certificates.ca),
+    found = [
+        _valid_until(read_certificate(files.server), f"the link at {plan.host}"),
+        *_authority(files.ca),
     ]
+    old = signer(files)
+    if old != read_authorities(files.ca)[0]:
+        said = (
+            f"the link still has a certificate of the old authority, which ends on "
+            f"{old.not_valid_after_utc:%Y-%m-%d}: give every site the new ca.crt, then run "
+            f"`fedbridge deploy renew` again and restart the link"
+        )
+        found.append(Finding("certificates", "warning", said))
+    return found
+
+
+def _modes(folder: Path) -> str:
+    """Others must not be able to change anything here: settings, keys, programs, data."""
+    loose = [str(p.relative_to(folder.parent)) for p in (folder, *folder.rglob("*")) if _loose(p)]
+    if loose:
+        more = f" and {len(loose) - 3} more" if len(loose) > 3 else ""
+        raise DeploymentError(
+            f"Expected that nobody else can write here, but others can write to "
+            f"{', '.join(sorted(loose)[:3])}{more}: run chmod -R go-w {folder}"
+        )
+    return "nobody else can write here"
+
+
+def _loose(path: Path) -> bool:
+    """Whether others could write to this, which may be gone by now."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return os.name == "posix" and not stat.S_ISLNK(mode) and bool(mode & others)
 
 
 def _public_key(site: SiteFolder) -> list[Finding]:
