@@ -226,6 +226,7 @@ class TestAtTheCoordinator:
             ({"role": "target"}, "compare its site.toml"),
             ({"versions": {"python": "3.8", "flwr": "1.0"}}, "flwr 1.0 (here 1."),
             ({"format": 3}, "cannot be used"),
+            ({"labels": ["no", "\x1b[2Jyes"]}, "that can be shown"),
         ],
     )
     def test_a_description_that_does_not_fit_is_a_problem(self, ready, change, message):

@@ -145,6 +145,9 @@ def test_sites_with_other_shapes_do_not_make_a_federation(tmp_path):
         {"role": "boss"},
         {"input-shape": ["a"]},
         {"input-shape": [-1]},
+        {"input-shape": [10**5, 10**5]},
+        {"class-names": ["a", "b", "\x1b]0;owned\x07"]},
+        {"class-names": ["a"] * 3000},
     ],
     ids=str,
 )

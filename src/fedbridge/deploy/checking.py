@@ -26,6 +26,7 @@ from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
 from fedbridge.deploy.running import other_keys
+from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.pki import (
     check_authority,
     check_certificates,
@@ -511,8 +512,8 @@ def _column(content: dict[str, Any]) -> ColumnSummary:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT or CONTROL.search(value):
+        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters that can be shown")
     return value
 
 

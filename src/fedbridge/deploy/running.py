@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.deploy.folders import LINK_NAME, Deployment, DeploymentError
+from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3
+SEQUENCE = re.compile(r"\x1b\[[0-9;]*m|(?![\t\n])" + CONTROL.pattern)
+"""Colours, and what else a terminal obeys: words of others are among what programs say."""
+
 OTHER_KEY = (
     "another key than the one in its folder is registered as {!r} at the link; no run believes it: "
     "remove it with `flwr supernode unregister {} " + LINK_NAME + "`, and find out who registered "
@@ -113,7 +118,7 @@ def run_until_stopped(
                 time.sleep(LOOK_EVERY)
                 news = _from(log, read)
                 read += len(news)
-                say(news.decode(errors="replace"))
+                say(SEQUENCE.sub("", news.decode(errors="replace")))
         except KeyboardInterrupt:
             code = 0
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
@@ -18,7 +19,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
 from fedbridge.data.task import DistantTask, distant_site
-from fedbridge.flower.messages import SITE, ReplyError, check_fields, printable
+from fedbridge.flower.messages import CONTROL, SITE, ReplyError, check_fields, printable
 from fedbridge.flower.transport import NoAnswer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ QUIET_SECONDS = 300.0
 """It is asked again after so many."""
 
 LONGEST_NAME = 100
-MOST = 10**9
+MOST, LARGEST = 10**9, 10**8
 
 
 class MembershipError(FedbridgeError):
@@ -278,6 +279,11 @@ def read_card(content: RecordDict) -> Card:
     shape, labels = about.get("input-shape", []), about.get("class-names", [])
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise ReplyError("it does not say what its rows look like")
+    if len(shape) > 8 or prod(map(int, shape)) > LARGEST or max(classes, outputs) > LARGEST:
+        raise ReplyError("its rows or labels are larger than any model's")
+    names = tuple(map(str, labels)) if isinstance(labels, list) else ()
+    if len(names) not in (0, classes) or any(map(CONTROL.search, names)):
+        raise ReplyError("its names of classes are no names of its classes")
     if samples < 1:
         raise ReplyError("it has no rows")
     return Card(
@@ -288,7 +294,7 @@ def read_card(content: RecordDict) -> Card:
         tuple(map(int, shape)),
         classes or None,
         outputs,
-        tuple(map(str, labels)) if isinstance(labels, list) and labels else None,
+        names or None,
     )
 
 
