@@ -13,6 +13,7 @@ from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
+from fedbridge.deploy.writing import renew
 from fedbridge.flower import pki
 from fedbridge.flower.pki import (
     make_certificates,
@@ -96,17 +97,18 @@ class TestAtASite:
         check(made.site("A").folder, counts=False)
         assert json.loads(made.site("A").description.read_text())["rows"] is None
 
-    def test_privacy_is_off_unless_the_site_says_otherwise(self, made):
-        assert "as they are" in said(made.site("A").folder, "privacy", "ok")
+    def test_no_privacy_is_a_warning_and_never_in_order(self, made):
+        assert "no privacy" in said(made.site("A").folder, "privacy", "warning")
+        assert not said(made.site("A").folder, "privacy", "ok")
 
     def test_privacy_is_told_with_its_price(self, made):
         add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 3.0\ndp-budget = 20")
         text = said(made.site("A").folder, "privacy", "ok")
         assert text == "clip 0.5, noise 3: epsilon 11.4 in 10 rounds; it stops at 20"
 
-    def test_clipping_without_noise_is_a_note(self, made):
+    def test_clipping_without_noise_is_no_privacy_either(self, made):
         add_settings(made.site("A"), "dp-clip = 0.5\ndp-noise = 0")
-        assert "protects nothing" in said(made.site("A").folder, "privacy", "note")
+        assert "no privacy" in said(made.site("A").folder, "privacy", "warning")
 
     @pytest.mark.parametrize(
         ("lines", "message"),
@@ -115,12 +117,25 @@ class TestAtASite:
             ("dp-clip = 1.0\ndp-nosie = 1.0", "Did you mean 'dp-noise'"),
             ("dp-clip = 1.0", "`dp-noise` is missing"),
             ('dp-clip = 1.0\ndp-noise = "much"', "`dp-noise`"),
+            ("clip = 1.0\nnoise = 1.0", "no option 'clip'. Did you mean 'dp-clip'"),
+            ("[privacy]\nclip = 1.0", "no option 'privacy'"),
+            ("[dp]\nclip = 1.0", "no option 'dp'"),
+            ("least_batch = 4", "Did you mean 'least-batch'"),
+            ("least-batch = 0", "`least-batch`"),
+            ("most-rounds = 2.5", "`most-rounds`"),
+            ("memroy = 'x'", "Did you mean 'memory'"),
+            ("memory = ['x']", "Expected `memory` to be a text"),
         ],
     )
-    def test_a_slip_in_the_privacy_settings_never_turns_them_off(self, made, lines, message):
+    def test_a_slip_in_the_settings_never_turns_them_off(self, made, lines, message):
         add_settings(made.site("A"), lines)
         with pytest.raises(DeploymentError, match=message):
             check(made.site("A").folder)
+
+    def test_floors_are_told_and_weaker_ones_are_a_warning(self, made):
+        assert "least-batch 2" in said(made.site("A").folder, "floors", "ok")
+        add_settings(made.site("A"), "least-batch = 1\nmost-rounds = 9")
+        assert said(made.site("A").folder, "floors", "warning").endswith(": least-batch = 1")
 
     def test_rare_categories_are_a_note(self, made):
         give_data(made, A=patients("A", sex=["f"] * 39 + ["m"]))
@@ -143,6 +158,11 @@ class TestAtASite:
     def test_a_key_that_others_can_read_is_a_problem(self, made):
         made.site("A").key.private.chmod(0o644)
         assert "chmod 600" in said(made.site("A").folder, "node key", "problem")
+
+    @pytest.mark.parametrize(("path", "mode"), [("", 0o720), ("site.toml", 0o646)])
+    def test_what_others_could_write_to_is_a_problem(self, made, path, mode):
+        (made.site("A").folder / path).chmod(mode)
+        assert f"sites/A/{path}"[6:].rstrip("/") in said(made.site("A").folder, "modes", "problem")
 
     def test_keys_that_do_not_fit_are_a_problem(self, made):
         key = made.site("B").key.public.read_bytes()
@@ -206,6 +226,7 @@ class TestAtTheCoordinator:
             ({"role": "target"}, "compare its site.toml"),
             ({"versions": {"python": "3.8", "flwr": "1.0"}}, "flwr 1.0 (here 1."),
             ({"format": 3}, "cannot be used"),
+            ({"labels": ["no", "\x1b[2Jyes"]}, "that can be shown"),
         ],
     )
     def test_a_description_that_does_not_fit_is_a_problem(self, ready, change, message):
@@ -233,10 +254,48 @@ class TestAtTheCoordinator:
         monkeypatch.setattr(pki, "datetime", clock)
         assert "expired" in said(ready.folder, "certificates", "problem")
 
-    def test_a_certificate_that_ends_soon_is_a_note(self, ready):
-        renew_server_certificate(ready.coordinator, ["localhost"], days=9)
-        assert "the link at localhost" in said(ready.folder, "certificates", "note")
+    def test_a_certificate_that_ends_soon_is_a_warning(self, ready):
+        renew_server_certificate(ready.coordinator, ["localhost"], days=29)
+        assert "the link at localhost" in said(ready.folder, "certificates", "warning")
         assert "authority" in said(ready.folder, "certificates", "ok")
+
+    def test_an_authority_that_ends_soon_is_a_warning_here_and_at_sites(self, tmp_path):
+        made = deployment(tmp_path / "dep")
+        write = make_certificates(tmp_path / "short", ["localhost"], days=29)
+        for file in ("ca.crt", "ca.key", "server.pem", "server.key"):
+            (write.folder / file).replace(made.coordinator / file)
+        made.site("A").ca.write_bytes(made.certificates.ca.read_bytes())
+        assert "authority" in said(made.folder, "certificates", "warning")
+        assert "authority" in said(made.site("A").folder, "certificates", "warning")
+
+    def test_a_new_authority_that_waits_for_the_sites_is_a_warning(self, ready):
+        assert renew(ready, 365, authority=True)
+        text = said(ready.folder, "certificates", "warning")
+        assert "give every site the new ca.crt" in text
+        assert check(ready.folder).ok
+        assert not renew(ready, 365, authority=False)
+        assert not said(ready.folder, "certificates", "warning")
+
+    @pytest.mark.parametrize(
+        ("path", "mode"),
+        [
+            ("coordinator", 0o770),
+            ("app/pyproject.toml", 0o664),
+            ("app/fedbridge_app/client_app.py", 0o606),
+            ("sites/A/node.pub", 0o666),
+            (".", 0o777),
+        ],
+    )
+    def test_what_others_could_write_to_is_a_problem(self, ready, path, mode):
+        assert said(ready.folder, "modes", "ok")
+        (ready.folder / path).chmod(mode)
+        text = said(ready.folder, "modes", "problem")
+        assert path.strip(".") in text
+        assert "chmod -R go-w" in text
+
+    def test_an_authoritys_key_that_others_can_read_is_a_problem(self, ready):
+        ready.certificates.ca_key.chmod(0o644)
+        assert "ca.key has mode 644" in said(ready.folder, "certificates", "problem")
 
     def test_another_authority_is_a_problem(self, ready, tmp_path):
         other = make_certificates(tmp_path / "other", ["localhost"])
@@ -255,6 +314,15 @@ class TestAtTheCoordinator:
         first, *rest = Known.nodes_of_link
         Known.nodes_of_link = (replace(first, public_key=other), *rest)
         assert "deploy register" in said(ready.folder, "A: node", "problem")
+
+    def test_a_second_key_under_a_sites_name_is_named(self, ready, tmp_path):
+        other = read_public_key(make_node_key(tmp_path, "other").public)
+        Known.nodes_of_link += (Node(77, "T", other, online=True, activated=""),)
+        text = said(ready.folder, "T: node", "problem")
+        assert "another key" in text
+        assert "flwr supernode unregister 77 fedbridge" in text
+        assert "registered and online" in said(ready.folder, "T: node", "ok")
+        assert not check(ready.folder).ok
 
     def test_without_a_link_nobody_is_asked_for_nodes(self, ready, monkeypatch):
         monkeypatch.undo()

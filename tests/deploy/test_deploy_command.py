@@ -1,6 +1,7 @@
 """``fedbridge deploy`` on the command line."""
 
 import json
+import os
 
 import pytest
 from deploying import give_data
@@ -9,7 +10,7 @@ from fedbridge.cli import deploy
 from fedbridge.cli.main import main
 from fedbridge.deploy import checking
 from fedbridge.deploy.folders import Deployment
-from fedbridge.flower.pki import check_node_key
+from fedbridge.flower.pki import check_node_key, read_authorities, signer
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_check_in_json_has_every_finding(init, folder, capsys):
     assert main(["deploy", "check", str(folder / "sites" / "A"), "--json"]) == 2
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is False
-    assert {finding["state"] for finding in report["findings"]} == {"ok", "problem"}
+    assert {finding["state"] for finding in report["findings"]} == {"ok", "warning", "problem"}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,31 @@ def test_renew_replaces_the_certificate_and_keeps_the_authority(init, folder):
     assert main(["deploy", "renew", str(folder), "--days", "9"]) == 0
     assert files.ca.read_bytes() == before[0]
     assert files.server.read_bytes() != before[1]
+
+
+def test_renew_makes_a_new_authority_in_time_and_puts_it_where_sites_get_it(init, folder, capsys):
+    init("--days", "20")
+    made = Deployment(folder)
+    assert main(["deploy", "renew", str(folder)]) == 0
+    assert "give every site its ca.crt" in capsys.readouterr().out
+    assert len(read_authorities(made.certificates.ca)) == 2
+    for name in made.plan().sites:
+        assert made.site(name).ca.read_bytes() == made.certificates.ca.read_bytes()
+    assert main(["deploy", "renew", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["authority"] is False
+    assert signer(made.certificates) == read_authorities(made.certificates.ca)[0]
+    assert main(["deploy", "renew", str(folder), "--authority"]) == 0
+    assert len(read_authorities(made.certificates.ca)) == 3
+
+
+def test_nobody_else_can_write_to_what_it_writes(init, folder, capsys):
+    before = os.umask(0)
+    try:
+        init()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)
+    assert not [p for p in (folder, *folder.rglob("*")) if p.stat().st_mode & 0o022]
 
 
 def test_a_site_makes_a_key_of_its_own_but_not_over_another(init, folder, capsys):

@@ -4,11 +4,12 @@ import pytest
 from deploying import give_data, patients
 from flwr.app import Context, RecordDict
 
-from fedbridge.base.errors import DataError
+from fedbridge.base.errors import DataError, OptionError
 from fedbridge.data.load import load_task
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.loading import csv_sites
+from fedbridge.flower.messages import RequestError
 
 
 @pytest.fixture
@@ -44,6 +45,21 @@ def test_rows_are_those_of_the_task_on_one_machine(agreed, tmp_path):
         assert site.train.x.equal(expected.x)
         assert site.train.y.equal(expected.y)
     assert load(context(agreed, "T")).test.x.equal(task.test.x)
+
+
+@pytest.mark.parametrize(
+    "run", [{"n-target": 2}, {"n-target": 2, "test-fraction": 0.03}, {"test-fraction": 0.95}]
+)
+def test_a_run_cannot_make_the_target_use_a_few_rows_of_many(agreed, run):
+    with pytest.raises(RequestError, match="at least 4 rows to train on, but got 2"):
+        csv_sites(agreed.schema)(context(agreed, "T", **{"n-target": 0, **run}))
+
+
+def test_a_setting_that_there_is_not_is_refused_by_the_node_too(agreed):
+    asked = context(agreed, "A")
+    asked.node_config["privacy.clip"] = 1.0
+    with pytest.raises(OptionError, match=r"no option 'privacy\.clip'"):
+        csv_sites(agreed.schema)(asked)
 
 
 @pytest.mark.parametrize(("site", "target"), [("A", "A"), ("T", "A")])

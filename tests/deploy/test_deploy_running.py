@@ -28,6 +28,13 @@ def test_output_and_exit_status_are_passed_on(tmp_path):
     assert log.read_text().startswith("of last time\nhello")
 
 
+def test_control_sequences_are_not_passed_on(tmp_path):
+    heard = []
+    words = r"print('\x1b[32mINFO\x1b[0m :\tnote \x1b]0;owned\x07\x1b[2J\x9b', flush=True)"
+    run_until_stopped(["python", "-c", words], tmp_path, tmp_path / "log", heard.append)
+    assert "".join(heard) == "INFO :\tnote ]0;owned[2J\n"
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 

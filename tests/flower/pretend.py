@@ -28,13 +28,17 @@ def identify() -> None:
 
 @dataclass
 class Node:
-    """A node with its app, and when it was started; ``spoil`` may change an answer, or keep it."""
+    """A node with its app, its key, and when it was started.
+
+    ``spoil`` may change an answer, or keep it.
+    """
 
     name: str
     app: ClientApp
     config: dict[str, Any] = field(default_factory=dict)
     spoil: Callable[[Message, Message], Message | None] = lambda question, answer: answer
     activated: str = ""
+    key: bytes = b""
 
 
 class PretendGrid(Grid):
@@ -79,7 +83,12 @@ class PretendGrid(Grid):
 
     def get_nodes(self) -> list[NodeInfo]:
         return [
-            NodeInfo(node_id=number, name=node.name, last_activated_at=node.activated)
+            NodeInfo(
+                node_id=number,
+                name=node.name,
+                last_activated_at=node.activated,
+                public_key=node.key,
+            )
             for number, node in self.nodes.items()
         ]
 

@@ -14,7 +14,7 @@ import pytest
 from flower.children import exit_code, family, forked, living, wait_until
 
 from fedbridge.flower.cluster import Cluster, OperationError
-from fedbridge.flower.pki import make_node_key, node_key, read_public_key
+from fedbridge.flower.pki import NODE, make_node_key, read_public_key, site_key
 
 pytestmark = pytest.mark.deploy
 
@@ -44,7 +44,7 @@ def test_nodes_know_what_they_were_told_and_have_the_names_and_keys_of_their_sit
     assert (state.status, state.details) == ("completed", "")
     answers = {answer["site"]: answer for answer in told["answers"]}
     assert answers == SITES
-    keys = {name: node_key(cluster.folder / "keys", name).public for name in SITES}
+    keys = {name: site_key(cluster.keys, name).public for name in SITES}
     assert told["nodes"] == {name: read_public_key(key).decode() for name, key in keys.items()}
     assert 200_000 < state.bytes_to_nodes < 220_000
     assert 0 < state.bytes_from_nodes < 20_000
@@ -79,9 +79,9 @@ def test_a_node_that_left_comes_back_as_the_same_but_not_with_another_key(cluste
     assert {node.node_id for node in cluster.nodes()} == before
 
     cluster.stop_node("A")
-    folder = cluster.folder / "keys"
-    node_key(folder, "A").private.rename(folder / "kept")
-    make_node_key(folder, "A")
+    key = site_key(cluster.keys, "A").private
+    key.rename(key.with_name("kept"))
+    make_node_key(key.parent, NODE)
     with pytest.raises(OperationError, match=r"(?s)come online, but it ended.*node-A\.log"):
         cluster.start_node("A")
 

@@ -24,6 +24,7 @@ PRIVATE = {
         "StreamLogsRequest",
     },
     "flwr.proto.federation_config_pb2": {"SimulationConfig"},
+    "flwr.proto.node_pb2": {"NodeInfo"},
     "flwr.proto.runtime_pb2": {"AcquireTaskRequest"},
     "flwr.supercore.constant": {"TaskType"},
     "flwr.supercore.control": {"ControlHttpClient"},

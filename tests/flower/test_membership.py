@@ -8,18 +8,36 @@ from small import blobs
 from fedbridge.base.errors import OptionError
 from fedbridge.flower import FedBridgeStrategy
 from fedbridge.flower.membership import Membership, MembershipError
+from fedbridge.flower.pki import (
+    NODE,
+    KeyFileError,
+    make_node_key,
+    read_public_key,
+    site_key,
+    site_keys,
+)
 from fedbridge.flower.transport import Transport
 
 QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
 
 
-def membership_of(nodes, *, secure=False, sources=("site 0", "site 1", "site 2")):
-    return Membership(Transport(PretendGrid(nodes), 5.0), "target", sources, secure=secure)
+def membership_of(nodes, *, keys=None, sources=("site 0", "site 1", "site 2")):
+    return Membership(Transport(PretendGrid(nodes), 5.0), "target", sources, keys)
 
 
-def registered_as(node, name):
-    """The same node, with a key that is registered under another name."""
-    return Node(name, node.app, node.config)
+def keyed(task, tmp_path):
+    """Nodes that have the keys of their sites, and the folder in which the public ones are."""
+    nodes, folder = nodes_of(task, tmp_path), tmp_path / "sites"
+    for node in nodes:
+        key = site_key(folder, node.name)
+        node.key = read_public_key(make_node_key(key.private.parent, NODE).public)
+    return nodes, folder
+
+
+def another_key(node, tmp_path):
+    """Another node of the same name and app, whose key lies in nobody's folder."""
+    key = read_public_key(make_node_key(tmp_path / "elsewhere", node.name).public)
+    return Node(node.name, node.app, node.config, key=key)
 
 
 def test_every_site_is_known_by_its_own_word(tmp_path):
@@ -31,25 +49,57 @@ def test_every_site_is_known_by_its_own_word(tmp_path):
     assert task.input_shape == (2,)
 
 
-def test_with_registered_keys_a_node_that_claims_the_targets_role_is_refused(tmp_path):
-    target, *sources = nodes_of(blobs(), tmp_path)
-    impostor = registered_as(target, "site 0")
-    membership = membership_of([impostor, *sources], secure=True)
-    with pytest.raises(
-        MembershipError, match="registered for 'site 0', but it claims to be 'target'"
-    ):
+def test_a_node_with_another_sites_key_cannot_claim_the_targets_role(tmp_path):
+    (target, *sources), folder = keyed(blobs(), tmp_path)
+    target.key, sources[0].key = sources[0].key, b"gone"
+    membership = membership_of([target, *sources], keys=site_keys(folder))
+    with pytest.raises(MembershipError, match=r"key is that of 'site-0.*', but it claims to be"):
         membership.gather(wait=0.1)
 
 
-def test_with_registered_keys_the_run_goes_on_without_the_impostor(tmp_path):
+def test_a_second_key_under_the_targets_name_is_refused_named_and_never_asked(tmp_path):
+    (target, *sources), folder = keyed(blobs(), tmp_path)
+    impostor = another_key(target, tmp_path)
+    impostor.spoil = lambda question, answer: pytest.fail("it was asked")
+    membership = membership_of([impostor, target, *sources], keys=site_keys(folder))
+    membership.gather(wait=1)
+    assert membership.transport.grid.nodes[membership.nodes["target"]] is target
+    (note,) = membership.notes
+    assert note.startswith("Refused node 10, registered as 'target': its key is none of those")
+
+
+def test_the_run_names_the_second_key_and_goes_on(tmp_path):
     task = blobs()
-    nodes = nodes_of(task, tmp_path)
-    nodes[1] = registered_as(nodes[1], "site 2")
-    grid = PretendGrid(nodes)
-    strategy, _ = run_over_pretended_flower(task, "fedavg", 1, tmp_path, grid, secure=True, **QUICK)
+    nodes, folder = keyed(task, tmp_path)
+    grid = PretendGrid([another_key(nodes[0], tmp_path), *nodes])
+    strategy, _ = run_over_pretended_flower(
+        task, "fedavg", 1, tmp_path, grid, secure=True, keys=folder, **QUICK
+    )
     (line,) = strategy.result.history
-    assert "site 0" in line["failures"]
-    assert any("claims to be 'site 0'" in note for note in line["notes"])
+    assert line["failures"] == {}
+    assert any("registered as 'target'" in note for note in line["notes"])
+
+
+def test_without_its_own_key_the_target_is_not_there(tmp_path):
+    """Also when nobody but the impostor is."""
+    (target, *sources), folder = keyed(blobs(), tmp_path)
+    membership = membership_of([another_key(target, tmp_path), *sources], keys=site_keys(folder))
+    with pytest.raises(MembershipError, match="its key is none of those"):
+        membership.gather(wait=0.1)
+
+
+def test_the_name_that_a_link_has_of_a_key_is_made_printable(tmp_path):
+    (target, *sources), folder = keyed(blobs(), tmp_path)
+    stranger = another_key(target, tmp_path)
+    stranger.name = "\x1b[2J\x1b]0;owned\x07"
+    membership = membership_of([stranger, target, *sources], keys=site_keys(folder))
+    membership.gather(wait=1)
+    assert membership.notes[0].isprintable()
+
+
+def test_a_folder_without_keys_believes_nobody(tmp_path):
+    with pytest.raises(KeyFileError, match=r"NAME/node\.pub"):
+        site_keys(tmp_path)
 
 
 def test_a_source_cannot_be_the_target_and_the_target_no_source(tmp_path):
@@ -95,6 +145,9 @@ def test_sites_with_other_shapes_do_not_make_a_federation(tmp_path):
         {"role": "boss"},
         {"input-shape": ["a"]},
         {"input-shape": [-1]},
+        {"input-shape": [10**5, 10**5]},
+        {"class-names": ["a", "b", "\x1b]0;owned\x07"]},
+        {"class-names": ["a"] * 3000},
     ],
     ids=str,
 )
@@ -117,7 +170,7 @@ def test_a_federation_without_its_target_does_not_start(tmp_path):
 
 def test_whoever_comes_back_must_bring_the_same_data(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership = Membership(Transport(grid, 5.0), "target", None)
     membership.gather(wait=1)
     grid.leave("site 0")
     grid.join(nodes_of(blobs(rows=50), tmp_path)[1])
@@ -128,7 +181,7 @@ def test_whoever_comes_back_must_bring_the_same_data(tmp_path):
 
 def test_a_restarted_node_takes_over_when_its_predecessor_is_silent(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership = Membership(Transport(grid, 5.0), "target", None)
     membership.gather(wait=1)
     before = membership.nodes["target"]
     again = grid.join(nodes_of(blobs(), tmp_path)[0])
@@ -140,7 +193,7 @@ def test_a_restarted_node_takes_over_when_its_predecessor_is_silent(tmp_path):
 
 def test_a_slow_node_keeps_its_place_unless_another_has_come(tmp_path):
     grid = PretendGrid(nodes_of(blobs(), tmp_path))
-    membership = Membership(Transport(grid, 5.0), "target", None, secure=False)
+    membership = Membership(Transport(grid, 5.0), "target", None)
     membership.gather(wait=1)
     before = dict(membership.nodes)
     membership.lose("site 0", silent=True)
@@ -155,7 +208,7 @@ def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = lambda question, answer: None
     grid = PretendGrid(nodes)
-    membership = Membership(Transport(grid, 0.1), "target", ("site 0", "site 1"), secure=False)
+    membership = Membership(Transport(grid, 0.1), "target", ("site 0", "site 1"))
     membership.gather(wait=0.3)
     assert "site 0" not in membership.nodes
 
@@ -174,14 +227,15 @@ def test_a_second_site_that_says_so_is_refused(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = lie
-    membership = Membership(Transport(PretendGrid(nodes), 5.0), None, None, secure=False)
+    membership = Membership(Transport(PretendGrid(nodes), 5.0), None, None)
     membership.gather(wait=0.2, least=4)
     assert (membership.target, set(membership.nodes)) == ("target", {"target", "site 1", "site 2"})
 
 
-def test_where_roles_are_pinned_the_target_must_be_named():
+@pytest.mark.parametrize("given", [{"target": "T"}, {"keys": "sites"}])
+def test_where_roles_are_pinned_the_target_and_the_keys_must_be_named(given):
     with pytest.raises(OptionError, match="named"):
-        FedBridgeStrategy("auto", secure=True)
+        FedBridgeStrategy("auto", secure=True, **given)
 
 
 def test_a_target_without_test_rows_does_not_keep_others_from_being_it(tmp_path):
@@ -192,7 +246,7 @@ def test_a_target_without_test_rows_does_not_keep_others_from_being_it(tmp_path)
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = boast
     membership = Membership(
-        Transport(PretendGrid([nodes[1], nodes[0], *nodes[2:]]), 5.0), None, None, secure=False
+        Transport(PretendGrid([nodes[1], nodes[0], *nodes[2:]]), 5.0), None, None
     )
     membership.gather(wait=0.2, least=4)
     assert membership.target == "target"
@@ -225,10 +279,9 @@ def test_a_registered_node_that_was_refused_is_asked_again_when_it_was_restarted
         del answer.content["site"]
         return answer
 
-    nodes = nodes_of(blobs(), tmp_path)
+    nodes, folder = keyed(blobs(), tmp_path)
     nodes[1].spoil = nameless
-    grid = PretendGrid(nodes)
-    membership = Membership(Transport(grid, 5.0), "target", blobs().source_names, secure=True)
+    membership = membership_of(nodes, keys=site_keys(folder))
     membership.gather(wait=0.1)
     nodes[1].spoil = lambda question, answer: answer
     membership.refresh()
@@ -245,7 +298,7 @@ def test_a_name_that_no_terminal_should_see_is_refused(tmp_path):
 
     nodes = nodes_of(blobs(), tmp_path)
     nodes[1].spoil = shout
-    membership = Membership(Transport(PretendGrid(nodes), 5.0), "target", None, secure=False)
+    membership = Membership(Transport(PretendGrid(nodes), 5.0), "target", None)
     membership.gather(wait=0.2, least=4)
     assert set(membership.nodes) == {"target", "site 1", "site 2"}
 

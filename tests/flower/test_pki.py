@@ -4,6 +4,7 @@ import socket
 import ssl
 import stat
 import threading
+import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
@@ -28,8 +29,11 @@ from fedbridge.flower.pki import (
     make_certificates,
     make_node_key,
     node_key,
+    read_authorities,
     read_public_key,
+    renew_authority,
     renew_server_certificate,
+    signer,
 )
 
 
@@ -178,6 +182,80 @@ def test_a_renewed_server_is_accepted_by_the_old_authority(files):
     check_certificates(files.folder, "new.example.org")
     with served(files) as port:
         connect(port, files.ca, "new.example.org")
+
+
+class TestANewAuthority:
+    """Old and new are trusted side by side, so that no site is locked out on the way."""
+
+    @pytest.fixture
+    def old(self, files):
+        """The ``ca.crt`` that sites have had so far."""
+        kept = files.folder / "old.crt"
+        kept.write_bytes(files.ca.read_bytes())
+        return kept
+
+    def accepted(self, files, ca):
+        with served(files) as port:
+            try:
+                connect(port, ca, HOSTS[0])
+            except ssl.SSLCertVerificationError:
+                return False
+        return True
+
+    def test_first_changes_nothing_for_sites_with_the_old_or_the_new_file(self, files, old):
+        renew_authority(files.folder, HOSTS)
+        check_certificates(files.folder, HOSTS[0])
+        assert len(read_authorities(files.ca)) == 2
+        assert self.accepted(files, old)
+        assert self.accepted(files, files.ca)
+        assert signer(files) == read_authorities(old)[0]
+
+    def test_then_signs_for_the_link(self, files, old):
+        renew_authority(files.folder, HOSTS)
+        renew_server_certificate(files.folder, HOSTS)
+        check_certificates(files.folder, HOSTS[0])
+        assert self.accepted(files, files.ca)
+        assert not self.accepted(files, old)
+        assert signer(files) == read_authorities(files.ca)[0]
+
+    def test_outlives_the_old_one(self, tmp_path):
+        files = make_certificates(tmp_path / "link", HOSTS, days=20)
+        renew_authority(files.folder, HOSTS, days=300)
+        renew_server_certificate(files.folder, HOSTS, days=300)
+        later = datetime.now(UTC) + timedelta(days=200)
+        check_certificates(files.folder, HOSTS[0], now=later)
+
+    def test_lets_the_old_one_go_once_it_has_ended(self, tmp_path):
+        files = make_certificates(tmp_path / "link", HOSTS, days=1e-5)
+        time.sleep(1)
+        renew_authority(files.folder, HOSTS)
+        assert len(read_authorities(files.ca)) == 1
+
+    def test_the_end_of_the_one_that_signed_counts_in_between(self, tmp_path):
+        files = make_certificates(tmp_path / "link", HOSTS, days=20)
+        renew_authority(files.folder, HOSTS, days=300)
+        with pytest.raises(CertificateError, match=r"ca\.crt, but it expired"):
+            check_certificates(files.folder, HOSTS[0], now=datetime.now(UTC) + timedelta(days=21))
+
+    def test_its_key_is_for_its_owner_only(self, files):
+        renew_authority(files.folder, HOSTS)
+        assert stat.S_IMODE(files.ca_key.stat().st_mode) == 0o600
+
+    def test_a_key_of_no_authority_signs_nothing(self, files, tmp_path):
+        make_certificates(tmp_path / "other", HOSTS).ca_key.replace(files.ca_key)
+        with pytest.raises(CertificateError, match="but got another key"):
+            renew_server_certificate(files.folder, HOSTS)
+
+
+def test_an_authoritys_key_that_others_can_read_is_noticed(files):
+    files.ca_key.chmod(0o640)
+    with pytest.raises(KeyFileError, match=r"ca\.key has mode 640"):
+        check_certificates(files.folder, HOSTS[0])
+
+
+def test_an_authoritys_key_may_be_kept_elsewhere(files):
+    files.ca_key.unlink()
+    check_certificates(files.folder, HOSTS[0])
 
 
 def test_another_host_is_noticed(files):

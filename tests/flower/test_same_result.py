@@ -42,7 +42,7 @@ def test_all_rules_and_auto_travel():
 
 @pytest.mark.parametrize("name", TRAVELLING)
 def test_every_method_that_travels(name, tmp_path):
-    assert_same(both(blobs(target_rows=24, n_target=9), name, tmp_path))
+    assert_same(both(blobs(target_rows=24, n_target=10), name, tmp_path))
 
 
 @pytest.mark.parametrize("method", ["fedgp-joint", "auto"])

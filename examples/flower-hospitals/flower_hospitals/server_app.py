@@ -19,6 +19,7 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(run["seed"]),
         out=str(run["out"]) or None,
         secure=bool(run["secure"]),
+        keys=str(run["keys"]) or None,
         model=str(run["model"]),
         lr=float(run["lr"]),
         batch_size=int(run["batch-size"]),

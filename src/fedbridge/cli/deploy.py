@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
     from fedbridge.deploy.folders import DeploymentPlan
 
 NOT_IN_ORDER = 2
+WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
-STYLES: dict[FindingState, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
+STYLES: dict[FindingState, str] = {
+    "ok": "green",
+    "note": "yellow",
+    "warning": "bold yellow",
+    "problem": "bold red",
+}
 
 HELP = """\
 Run a federation over a network with Flower: one coordinator, and a node at every site.
@@ -60,9 +67,13 @@ examples:
 RENEW_HELP = """\
 Replace the certificate of the link; sites need nothing new. Restart the link afterwards.
 
+Within 30 days of the authority's own end, or with --authority, a new authority is made as well.
+Both are trusted from then on by whoever has the new ca.crt: give it to every site, then renew
+once more, and the link changes over to the new authority.
+
 examples:
   fedbridge deploy renew deployment
-  fedbridge deploy renew deployment --days 90
+  fedbridge deploy renew deployment --authority --days 90
 """
 KEY_HELP = """\
 Make a pair of keys at a site, so that nobody else ever has the private one.
@@ -120,9 +131,10 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             "--print", action="store_true", help="show the Flower command and do nothing"
         )
-    renewing = "a new certificate for the link"
+    renewing = "new certificates"
     parser = _add(own, "renew", renew_command, renewing, RENEW_HELP, whole)
     parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
+    parser.add_argument("--authority", action="store_true", help="also a new authority")
     _add(own, "key", key_command, "make a site's key at the site", KEY_HELP, one)
 
 
@@ -134,13 +146,21 @@ def _add(own: Commands, name: str, command: Command, short: str, text: str, fold
 
 
 def _with_flower(command: Command, args: Namespace) -> int:
-    """Do a command, but not without the package that deployments run on."""
+    """Do a command, but not without the package that deployments run on.
+
+    What it writes, and what the programs write that it starts, only its user can write to.
+    """
     if find_spec("flwr") is None:
         raise FedbridgeError(
             "Expected Flower, on which deployments run, but it is not installed: "
             'run pip install "fedbridge[flower]".'
         )
-    return command(args)
+    before = os.umask(0)
+    os.umask(before | WRITABLE_TO_OTHERS)
+    try:
+        return command(args)
+    finally:
+        os.umask(before)
 
 
 def _add_init(own: Commands) -> None:
@@ -175,12 +195,13 @@ def init_command(args: Namespace) -> int:
 
     plan, folder = _plan(args), args.out.absolute()
     check_built_in(plan.model)
-    strategy_of({name: value for name, value in run_config(plan).items() if value != ""})
+    made = Deployment(folder)
+    config = run_config(plan, made.sites)
+    strategy_of({name: value for name, value in config.items() if value != ""})
     written = write_deployment(plan, folder, args.days)
-    runbook = Deployment(folder).runbook
     said = "written" if written else "is there already, with the same settings; left alone"
-    content = {"folder": str(folder), "written": written, "runbook": str(runbook)}
-    return _tell(args, content, [f"{folder}: {said}", f"what to do: {runbook}"])
+    content = {"folder": str(folder), "written": written, "runbook": str(made.runbook)}
+    return _tell(args, content, [f"{folder}: {said}", f"what to do: {made.runbook}"])
 
 
 def check_command(args: Namespace) -> int:
@@ -198,17 +219,22 @@ def check_command(args: Namespace) -> int:
 
 
 def renew_command(args: Namespace) -> int:
-    """Replace the server's certificate."""
+    """Replace the server's certificate, and the authority when it is time."""
     from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.writing import link_hosts
-    from fedbridge.flower.pki import renew_server_certificate
+    from fedbridge.deploy.writing import renew
 
     deployment = Deployment(args.folder.absolute())
-    files = renew_server_certificate(
-        deployment.coordinator, link_hosts(deployment.plan()), args.days
-    )
-    said = f"{files.server}: new, for {args.days:g} days; restart the link"
-    return _tell(args, {"certificate": str(files.server), "days": args.days}, [said])
+    authority = renew(deployment, args.days, authority=args.authority)
+    files = deployment.certificates
+    said = [f"{files.server}: new, for {args.days:g} days; restart the link"]
+    if authority:
+        said = [
+            f"{files.ca}: a new authority beside the old one; the same file is in every sites/NAME",
+            f"{files.server}: new, by the old authority; restart the link",
+            "next: give every site its ca.crt; when all nodes run with it, renew once more",
+        ]
+    content = {"certificate": str(files.server), "authority": authority, "days": args.days}
+    return _tell(args, content, said)
 
 
 def key_command(args: Namespace) -> int:
@@ -306,7 +332,7 @@ def run_command(args: Namespace) -> int:
     if args.print:
         return _say([shown([run_command(deployment)], deployment.flower_home)])
     plan = deployment.plan()
-    run_id = start_run(deployment, plan)
+    run_id = start_run(deployment, plan, _to_stderr)
     state = follow_run(deployment, plan, run_id, _to_stderr)
     content = {"run_id": run_id, "status": state.status, "folder": str(deployment.run)}
     _tell(args, content, [f"run {run_id}: {state.status}", f"folder: {deployment.run}"])

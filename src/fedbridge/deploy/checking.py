@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import platform
 import socket
 import ssl
+import stat
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,13 +25,18 @@ from fedbridge.base.files import write_atomically
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
 from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
+from fedbridge.deploy.running import other_keys
+from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.pki import (
     check_authority,
     check_certificates,
     check_node_key,
     check_private_key,
+    ends_soon,
+    read_authorities,
     read_certificate,
     read_public_key,
+    signer,
 )
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
@@ -38,11 +44,12 @@ from fedbridge.flower.programs import Control
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from cryptography.x509 import Certificate
+
     from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
 
 
-FindingState = Literal["ok", "note", "problem"]
-SOON = timedelta(days=30)
+FindingState = Literal["ok", "note", "warning", "problem"]
 PATIENCE = 5.0
 
 
@@ -107,23 +114,25 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     settings = site.settings()
     yield Finding("settings", "ok", f"site {settings.site}, {settings.role}")
     yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("modes", lambda: _modes(site.folder))
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
     yield from looked_at("privacy", lambda: _protected(settings))
+    yield from looked_at("floors", lambda: _floors(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
     yield from looked_at("link", lambda: _reached(settings.link, site.ca))
 
 
 def _authority(path: Path) -> list[Finding]:
-    return [_valid_until(check_authority(path).not_valid_after_utc, "the link's authority")]
+    return [_valid_until(check_authority(path), "the link's authority")]
 
 
-def _valid_until(last: datetime, whose: str) -> Finding:
+def _valid_until(certificate: Certificate, whose: str) -> Finding:
     """A certificate that is valid, with a word in time before it no longer is."""
-    soon = last - datetime.now(UTC) < SOON
+    soon = ends_soon(certificate)
     advice = "; renew it in time, as the runbook says" if soon else ""
-    said = f"{whose}: valid until {last:%Y-%m-%d}{advice}"
-    return Finding("certificates", "note" if soon else "ok", said)
+    said = f"{whose}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}{advice}"
+    return Finding("certificates", "warning" if soon else "ok", said)
 
 
 def _key_pair(site: SiteFolder) -> str:
@@ -135,14 +144,28 @@ def _protected(settings: SiteSettings) -> list[Finding]:
     """Whether this site's updates are protected, and what ten rounds would cost it."""
     privacy = settings.privacy
     if privacy is None:
-        return [Finding("privacy", "ok", "updates leave as they are; see docs/deploy.md")]
+        said = (
+            "no privacy: updates leave as they are, and can tell of single rows; dp-clip and "
+            "dp-noise protect them, see docs/deploy.md"
+        )
+        return [Finding("privacy", "warning", said)]
     if privacy.noise == 0:
-        said = "updates are clipped but get no noise, which protects nothing"
-        return [Finding("privacy", "note", said)]
+        said = "no privacy: updates are clipped but get no noise, which protects nothing"
+        return [Finding("privacy", "warning", said)]
     spent = epsilon(privacy, rounds=10)
     stop = "" if settings.budget is None else f"; it stops at {settings.budget:g}"
     said = f"clip {privacy.clip:g}, noise {privacy.noise:g}: epsilon {spent:.3g} in 10 rounds{stop}"
     return [Finding("privacy", "ok", said)]
+
+
+def _floors(settings: SiteSettings) -> list[Finding]:
+    """What no run can ask of this site; less than usual is worth a word."""
+    weaker = settings.floors.weaker()
+    if weaker:
+        said = f"weaker than the defaults, see docs/deploy.md: {', '.join(weaker)}"
+        return [Finding("floors", "warning", said)]
+    said = ", ".join(f"{name} {value}" for name, value in settings.floors.config().items())
+    return [Finding("floors", "ok", said)]
 
 
 def _reached(address: str, ca: Path) -> str:
@@ -176,6 +199,7 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
     sources = ", ".join(plan.sources)
     yield Finding("plan", "ok", f"sources {sources}; target {plan.target}; {plan.address}")
     yield Finding("versions", "ok", ", ".join(f"{k} {v}" for k, v in own_versions().items()))
+    yield from looked_at("modes", lambda: _modes(deployment.folder))
     yield from looked_at("certificates", lambda: _certificates(deployment, plan))
     described: dict[str, Description] = {}
     for name in plan.sites:
@@ -189,12 +213,43 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
+    files = deployment.certificates
     check_certificates(deployment.coordinator, plan.host)
-    server = read_certificate(deployment.certificates.server)
-    return [
-        _valid_until(server.not_valid_after_utc, f"the link at {plan.host}"),
-        *_authority(deployment.certificates.ca),
+    found = [
+        _valid_until(read_certificate(files.server), f"the link at {plan.host}"),
+        *_authority(files.ca),
     ]
+    old = signer(files)
+    if old != read_authorities(files.ca)[0]:
+        said = (
+            f"the link still has a certificate of the old authority, which ends on "
+            f"{old.not_valid_after_utc:%Y-%m-%d}: give every site the new ca.crt, then run "
+            f"`fedbridge deploy renew` again and restart the link"
+        )
+        found.append(Finding("certificates", "warning", said))
+    return found
+
+
+def _modes(folder: Path) -> str:
+    """Others must not be able to change anything here: settings, keys, programs, data."""
+    loose = [str(p.relative_to(folder.parent)) for p in (folder, *folder.rglob("*")) if _loose(p)]
+    if loose:
+        more = f" and {len(loose) - 3} more" if len(loose) > 3 else ""
+        raise DeploymentError(
+            f"Expected that nobody else can write here, but others can write to "
+            f"{', '.join(sorted(loose)[:3])}{more}: run chmod -R go-w {folder}"
+        )
+    return "nobody else can write here"
+
+
+def _loose(path: Path) -> bool:
+    """Whether others could write to this, which may be gone by now."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return os.name == "posix" and not stat.S_ISLNK(mode) and bool(mode & others)
 
 
 def _public_key(site: SiteFolder) -> list[Finding]:
@@ -255,12 +310,17 @@ def _agreement(
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     with Control(plan.address, deployment.certificates.ca) as control:
-        nodes = {node.public_key: node for node in control.nodes()}
-    found = []
-    for name in plan.sites:
-        node = nodes.get(read_public_key(deployment.site(name).key.public))
+        listed = control.nodes()
+    keys = deployment.public_keys()
+    nodes = {node.public_key: node for node in listed}
+    found = [
+        Finding(f"{name}: node", "problem", complaint)
+        for name, complaint in other_keys(listed, keys)
+    ]
+    for name, key in keys.items():
+        node = nodes.get(key)
         state: FindingState = "problem"
-        if node is None or node.name != name:
+        if node is None:
             said = "its key is not registered: run `fedbridge deploy register`"
         elif not node.online:
             said = "registered, but not online: let the site run `fedbridge deploy node`"
@@ -452,8 +512,8 @@ def _column(content: dict[str, Any]) -> ColumnSummary:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT or CONTROL.search(value):
+        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters that can be shown")
     return value
 
 

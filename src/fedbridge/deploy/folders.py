@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.options import check_number, check_whole
+from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.schema import Reading, column_names
-from fedbridge.flower.pki import Certificates, node_key
-from fedbridge.flower.privacy import privacy_in
+from fedbridge.flower.floors import FLOORS, Floors, floors_in
+from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
+from fedbridge.flower.privacy import SETTINGS, privacy_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,6 +146,7 @@ class SiteSettings:
         reading: How its table is read.
         privacy: How its messages are protected; ``None`` when they are not.
         budget: The largest epsilon that it is ready to give; ``None`` for any.
+        floors: What it does not do, whoever asks.
     """
 
     site: str
@@ -155,6 +157,22 @@ class SiteSettings:
     reading: Reading
     privacy: LocalPrivacy | None = None
     budget: float | None = None
+    floors: Floors = field(default_factory=Floors)
+
+
+TEXTS = (
+    *("site", "role", "data", "link", "label-column"),
+    *("columns", "categorical", "kind", "memory"),
+)
+"""What ``site.toml`` says in words; the first ones must be there."""
+
+
+def check_site_settings(content: Mapping[str, object]) -> None:
+    """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
+    check_known(content, (*TEXTS, "port", *SETTINGS, *FLOORS), "site.toml")
+    for name in TEXTS:
+        if not isinstance(content.get(name, ""), str):
+            raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
 
 
 class SiteFolder:
@@ -173,7 +191,7 @@ class SiteFolder:
         self.folder = folder
         self.settings_file = folder / "site.toml"
         self.ca = folder / "ca.crt"
-        self.key = node_key(folder, "node")
+        self.key = node_key(folder, NODE)
         self.description = folder / "description.json"
         self.flower_home = folder / "flower"
 
@@ -182,24 +200,26 @@ class SiteFolder:
         path = self.settings_file
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
-            kind, columns = content.get("kind", ""), column_names(str(content.get("columns", "")))
+            check_site_settings(content)
+            kind, columns = content.get("kind", ""), column_names(content.get("columns", ""))
             if content["role"] not in ("source", "target"):
                 raise ValueError(f"role is {content['role']!r}, neither source nor target")
             privacy, budget = privacy_in(content)
             return SiteSettings(
-                site=str(content["site"]),
+                site=content["site"],
                 role=content["role"],
-                data=str(content["data"]),
-                link=str(content["link"]),
-                port=int(content["port"]),
+                data=content["data"],
+                link=content["link"],
+                port=check_whole("port", content["port"], least=1, most=65535),
                 reading=Reading(
-                    str(content["label-column"]),
+                    content["label-column"],
                     columns or None,
-                    column_names(str(content.get("categorical", ""))),
+                    column_names(content.get("categorical", "")),
                     kind or None,
                 ),
                 privacy=privacy,
                 budget=budget,
+                floors=floors_in(content),
             )
         except KeyError as error:
             raise DeploymentError(
@@ -227,6 +247,7 @@ class Deployment:
         flower_home: Where the coordinator's Flower keeps its files and finds the link.
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
+        sites: The folders of all sites, with the public keys that a run believes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -240,10 +261,15 @@ class Deployment:
         self.flower_home = self.coordinator / "flower"
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
+        self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
         """The folder of one site."""
-        return SiteFolder(self.folder / "sites" / name)
+        return SiteFolder(self.sites / name)
+
+    def public_keys(self) -> dict[str, bytes]:
+        """By what every site of the plan is known."""
+        return {name: read_public_key(self.site(name).key.public) for name in self.plan().sites}
 
     def plan(self) -> DeploymentPlan:
         """What this deployment is to be."""
@@ -276,9 +302,17 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
             "kind": reading.kind or "",
         },
     }
-    privacy = (
-        "# Differential privacy of this site's updates: its own choice, see docs/deploy.md.\n"
-        "# dp-clip = 1.0\n# dp-noise = 1.0\n"
-    )
+    own: dict[str, dict[str, object]] = {
+        "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
+            "dp-clip": 1.0,
+            "dp-noise": 1.0,
+        },
+        "Floors that no run can lower, with their defaults; see docs/deploy.md.": {
+            **Floors().config()
+        },
+    }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items()]
-    return "\n".join([*parts, privacy])
+    for comment, values in own.items():
+        settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
+        parts.append(f"# {comment}\n{settings}")
+    return "\n".join(parts)

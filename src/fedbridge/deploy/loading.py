@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.schema import Schema
-from fedbridge.deploy.folders import DeploymentError
+from fedbridge.deploy.folders import DeploymentError, check_site_settings
+from fedbridge.flower.floors import floors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +26,7 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
 
     Which site it is and what its role is stands in the site's own configuration; a run that would
     make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
-    ``n-target`` (0: all training rows) and ``test-fraction``.
+    ``n-target`` (0: all training rows) and ``test-fraction``, within the site's floors.
 
     Args:
         schema: The schema that all sites agreed on, a file of the app.
@@ -31,22 +34,27 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
 
     def load(context: Context) -> LocalSite:
         node, run = context.node_config, context.run_config
+        check_site_settings(node)
         name, role = str(node["site"]), str(node["role"])
         if (name == run["target"]) != (role == "target"):
             raise DeploymentError(
                 f"Expected site {name!r} to be a {role}, as its site.toml says, but the target "
                 f"of this run is {run['target']!r}: ask the coordinator."
             )
-        return load_csv_site(
+        every = SplitOptions(test_fraction=float(run.get("test-fraction", TEST_FRACTION)))
+        few = int(run.get("n-target", 0)) or None
+        read = partial(
+            load_csv_site,
             Path(str(node["data"])),
             Schema.from_json(schema.read_text(encoding="utf-8")),
             name,
             cast("Role", role),
             int(run.get("seed", 0)),
-            SplitOptions(
-                n_target=int(run.get("n-target", 0)) or None,
-                test_fraction=float(run.get("test-fraction", TEST_FRACTION)),
-            ),
         )
+        whole = read(every)
+        site = whole if few is None else read(replace(every, n_target=few))
+        if whole.test is not None:
+            floors_in(node).check_split(len(site.train), len(whole.train) + len(whole.test))
+        return site
 
     return load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.deploy.folders import LINK_NAME, Deployment, DeploymentError
-from fedbridge.flower.pki import read_public_key
+from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
@@ -25,14 +26,22 @@ from fedbridge.flower.programs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder, SiteSettings
-    from fedbridge.flower.programs import RunState
+    from fedbridge.flower.programs import Node, RunState
 
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3
+SEQUENCE = re.compile(r"\x1b\[[0-9;]*m|(?![\t\n])" + CONTROL.pattern)
+"""Colours, and what else a terminal obeys: words of others are among what programs say."""
+
+OTHER_KEY = (
+    "another key than the one in its folder is registered as {!r} at the link; no run believes it: "
+    "remove it with `flwr supernode unregister {} " + LINK_NAME + "`, and find out who registered "
+    "it if the site has no new key."
+)
 
 
 def start_link_command(deployment: Deployment, plan: DeploymentPlan) -> list[str]:
@@ -63,7 +72,7 @@ def register_command(deployment: Deployment, site: str) -> list[str]:
 
 def run_command(deployment: Deployment) -> list[str]:
     """Run the app and show what it says; ``out`` is where a stopped run goes on from."""
-    config = f'out="{deployment.run}"'
+    config = f'out="{deployment.run}" keys="{deployment.sites}"'
     app = str(deployment.app)
     return ["flwr", "run", app, LINK_NAME, "--stream", "--run-config", config]
 
@@ -109,7 +118,7 @@ def run_until_stopped(
                 time.sleep(LOOK_EVERY)
                 news = _from(log, read)
                 read += len(news)
-                say(news.decode(errors="replace"))
+                say(SEQUENCE.sub("", news.decode(errors="replace")))
         except KeyboardInterrupt:
             code = 0
         finally:
@@ -130,31 +139,42 @@ def register_sites(deployment: Deployment, plan: DeploymentPlan) -> list[str]:
     Raises:
         DeploymentError: When a name is registered with another key, which is then in force.
     """
-    keys = {name: read_public_key(deployment.site(name).key.public) for name in plan.sites}
+    keys = deployment.public_keys()
     with _control(deployment, plan) as control:
-        known = {node.name: node.public_key for node in control.nodes()}
-        for name, key in keys.items():
-            if known.get(name, key) != key:
-                raise DeploymentError(
-                    f"Expected the key of site {name!r} to be new or registered, but another key "
-                    f"is registered under this name: remove that one first with `flwr supernode "
-                    f"unregister` (its number is in `flwr supernode list`)."
-                )
-        new = [name for name in keys if name not in known]
+        nodes = control.nodes()
+        for _, complaint in other_keys(nodes, keys):
+            raise DeploymentError(f"Expected no key but the site's own, but {complaint}")
+        known = [node.public_key for node in nodes]
+        new = [name for name, key in keys.items() if key not in known]
         for name in new:
             control.register(deployment.site(name).key.public, name)
     return new
 
 
-def start_run(deployment: Deployment, plan: DeploymentPlan) -> int:
-    """Start a run of the app, which goes on from what is in the run's folder; its number."""
+def other_keys(nodes: Iterable[Node], keys: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    """Sites under whose name the link has keys that are not theirs, and what to do about each.
+
+    A link registers as many keys under one name as it is asked to.
+    """
+    others = [n for n in nodes if keys.get(n.name, n.public_key) != n.public_key]
+    return [(node.name, OTHER_KEY.format(node.name, node.node_id)) for node in others]
+
+
+def start_run(deployment: Deployment, plan: DeploymentPlan, say: Callable[[str], object]) -> int:
+    """Start a run of the app, which goes on from what is in the run's folder; its number.
+
+    ``say`` is called with each key under a site's name that the run will not believe.
+    """
     if not deployment.schema.exists():
         raise DeploymentError(
             f"Expected the sites to have agreed on a schema, but there is no "
             f"{deployment.schema}: collect their descriptions and run `fedbridge deploy check`."
         )
     with _control(deployment, plan) as control:
-        return control.submit(deployment.app, {"out": str(deployment.run)})
+        for _, complaint in other_keys(control.nodes(), deployment.public_keys()):
+            say(f"{complaint}\n")
+        config = {"out": str(deployment.run), "keys": str(deployment.sites)}
+        return control.submit(deployment.app, config)
 
 
 def follow_run(

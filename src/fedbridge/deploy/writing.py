@@ -35,7 +35,16 @@ from fedbridge.deploy.running import (
 )
 from fedbridge.flower import server
 from fedbridge.flower.options import NetworkOptions
-from fedbridge.flower.pki import VALID_DAYS, make_certificates, make_node_key
+from fedbridge.flower.pki import (
+    NODE,
+    VALID_DAYS,
+    ends_soon,
+    make_certificates,
+    make_node_key,
+    read_authorities,
+    renew_authority,
+    renew_server_certificate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,21 +68,22 @@ app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''
 
 
-def app_files(plan: DeploymentPlan) -> dict[str, str]:
+def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
     """The files of the app by their paths."""
     readme = (
         f"# A federation for {plan.target}\n\nWritten by `fedbridge deploy init`. "
         f"What to do with it is in the RUNBOOK.md beside this folder.\n"
     )
     description = f"A federation of {len(plan.sources)} sources for {plan.target}"
-    files = server.app_files(run_config(plan), description=description, client=CLIENT_APP)
+    files = server.app_files(run_config(plan, keys), description=description, client=CLIENT_APP)
     return {**files, "README.md": readme}
 
 
-def run_config(plan: DeploymentPlan) -> dict[str, ConfigValue]:
+def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
     """The settings of the run, as the app's modules read them; empty text says nothing.
 
-    A run can set anew only what is here, so all that there is stands here.
+    A run can set anew only what is here, so all that there is stands here. ``keys`` is where the
+    sites' public keys are.
     """
     return {
         "method": plan.method,
@@ -87,6 +97,7 @@ def run_config(plan: DeploymentPlan) -> dict[str, ConfigValue]:
         "options": json.dumps(dict(plan.options)),
         "out": "",
         "secure": True,
+        "keys": str(keys),
         **NetworkOptions().config(),
     }
 
@@ -129,12 +140,28 @@ def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: floa
         site.folder.mkdir(parents=True, mode=OWNER_ONLY)
         write_atomically(site.settings_file, site_settings_text(plan, name, NODE_PORT + number))
         write_atomically(site.ca, files.ca.read_bytes())
-        make_node_key(site.folder, "node")
-    for path, content in app_files(plan).items():
+        make_node_key(site.folder, NODE)
+    for path, content in app_files(plan, final.sites).items():
         write_atomically(here.app / path, content)
     write_atomically(here.folder / ".gitignore", KEPT_OUT_OF_GIT)
     write_atomically(here.runbook, runbook(final, plan))
     write_atomically(here.plan_file, plan.to_json())
+
+
+def renew(deployment: Deployment, days: float, *, authority: bool) -> bool:
+    """Renew the link's certificate; whether there is a new authority too, asked for or due.
+
+    What sites need of it lies in their folders then, to be handed out again.
+    """
+    folder, hosts = deployment.coordinator, link_hosts(deployment.plan())
+    authority = authority or ends_soon(read_authorities(deployment.certificates.ca)[0])
+    if not authority:
+        renew_server_certificate(folder, hosts, days)
+        return False
+    files = renew_authority(folder, hosts, days)
+    for name in deployment.plan().sites:
+        write_atomically(deployment.site(name).ca, files.ca.read_bytes())
+    return True
 
 
 def _check_same(there: Deployment, plan: DeploymentPlan) -> None:
@@ -256,14 +283,20 @@ In the folder that the coordinator handed out:
 1. **Fill in** `data` in `site.toml`: the whole path of {name}'s CSV. The column to predict is
    `{plan.reading.label_column}`.
 
+   What this site allows itself to be asked is at the end of that file: floors that no run can
+   lower, and differential privacy, which is off unless you turn it on. Without it, updates can
+   tell of single rows.
+
 2. **Check**, and describe the data:
 
    ```sh
    fedbridge deploy check .
    ```
 
-   Read `description.json` before you send it to the coordinator: rare categories can point to a
-   person. `--no-counts` leaves out how many rows there are.
+   It also warns where this site is less protected than it could be, and where others on this
+   machine could write to its files. Read `description.json` before you send it to the
+   coordinator: rare categories can point to a person. `--no-counts` leaves out how many rows
+   there are.
 
 3. **Start the node**, and leave it running:
 
@@ -307,16 +340,38 @@ the run is gone, start the link again (it remembers the registered keys in `coor
 nodes find it by themselves), then run again: it goes on after the last finished round, from the
 checkpoint in `coordinator/run`. To begin anew instead, move `coordinator/run` away.
 
-**New certificates.** `fedbridge deploy check` says when they end. The server's is replaced by
+## New certificates
+
+`fedbridge deploy check` warns 30 days before one ends, at the coordinator and at every site. The
+link's is replaced by
 
 ```sh
 fedbridge deploy renew {folder}
 ```
 
-and a restart of the link; the sites need nothing new as long as the authority's own certificate
-`ca.crt` is valid. When that ends, or when `coordinator/ca.key` got into wrong hands, make a new
-deployment and hand out its folders. A site whose key got into wrong hands makes a new one
-(`fedbridge deploy key .`); the old one goes with `flwr supernode unregister NODE_ID {LINK_NAME}`.
+and a restart of the link; the sites need nothing new as long as the authority in their `ca.crt` is
+valid. When the authority itself comes to its end, the same command makes a new one beside it
+(`--authority` does so at any time). Then, in this order:
+
+1. *Coordinator*: restart the link. It still has a certificate of the old authority, so that no site
+   is locked out. Send `sites/NAME/ca.crt`, in which both authorities are, to each site. It is no
+   secret, but the site must be sure that it comes from you.
+2. *Each site*, before the old authority ends: put it in the place of its `ca.crt`, stop the node
+   with Ctrl-C, start it again, and run `fedbridge deploy check .`
+3. *Coordinator*, when all sites have done so: `fedbridge deploy renew` once more, and restart the
+   link. Now its certificate is of the new authority. Until then `fedbridge deploy check` reminds
+   you.
+
+When `coordinator/ca.key` got into wrong hands, make a new deployment and hand out its folders: the
+old authority would be trusted to its end.
+
+## New keys
+
+A run believes a site by the public key `sites/NAME/node.pub` in this folder, whatever name a key
+has at the link. A site that makes a new key (`fedbridge deploy key .`, because the old one is lost
+or got into wrong hands) sends its `node.pub`: put it in `sites/NAME/`, remove the old key with
+`flwr supernode unregister NODE_ID {LINK_NAME}` (`fedbridge deploy check` says its number), and run
+`fedbridge deploy register {folder}`.
 """
 
 

@@ -23,6 +23,7 @@ from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
+from fedbridge.flower.floors import OPEN, floors_in
 from fedbridge.flower.messages import (
     SITE,
     Layout,
@@ -68,7 +69,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
     between rounds, and for the target's model), ``link`` (the deployment that the node is for) and,
     for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
-    largest epsilon, over all runs on these rows).
+    largest epsilon, over all runs on these rows), and the site's floors (``floors``).
     """
     app = ClientApp()
     loading = load or load_own_site
@@ -267,13 +268,18 @@ def _sketch(message: Message, model: nn.Module) -> Sketch | None:
 def _worker(
     message: Message, context: Context, load: Loader, model: ModelMaker | None
 ) -> tuple[SiteWorker, dict[str, Any]]:
+    simulated = "partition-id" in context.node_config
+    floors = OPEN if simulated else floors_in(context.node_config)
+    floors.check_records(len(message.content))
     work = read(message.content.config_records["config"]["work"])
     spec = RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
     deployment = str(context.node_config.get("link", "")).replace(":", "-")
     memory = SiteMemory(_folder(context, site.name), spec.run, site.name, deployment)
-    worker = SiteWorker(site, spec, memory, model=model, privacy=privacy, budget=budget)
+    worker = SiteWorker(
+        site, spec, memory, model=model, privacy=privacy, budget=budget, floors=floors
+    )
     return worker, work
 
 

@@ -17,7 +17,7 @@ import tomli_w
 from fedbridge.base.errors import nearest
 from fedbridge.base.files import file_name, write_atomically
 from fedbridge.flower import executor
-from fedbridge.flower.pki import Certificates, make_certificates, make_node_key, node_key
+from fedbridge.flower.pki import NODE, Certificates, make_certificates, make_node_key, site_key
 from fedbridge.flower.programs import (
     LOOPBACK,
     Control,
@@ -48,6 +48,7 @@ LINK = "link"
 EXECUTOR = "executor"
 SERVER_APP = "server-app"
 DATABASE = "link.db"
+KEYS = "keys"
 POLL_START = 0.1
 POLL_RUN = 0.3
 STOP_WITHIN = 10.0
@@ -87,7 +88,7 @@ class Cluster:
         self.address = f"{LOOPBACK}:{self.port}"
         self._node_ports = {name: next(ports) for name in self.sites}
         self._certificates = Certificates(self.folder / "certificates") if secure else None
-        self._keys = self.folder / "keys"
+        self.keys = self.folder / KEYS
         self._environment = {
             **flower_environment(self.folder / "flower-home"),
             **(environment or {}),
@@ -138,7 +139,7 @@ class Cluster:
             with self.control() as control:
                 registered = {node.name for node in control.nodes()}
                 for name in self.sites.keys() - registered:
-                    control.register(node_key(self._keys, name).public, name)
+                    control.register(site_key(self.keys, name).public, name)
 
     def start_nodes(self) -> None:
         """Start all nodes at once and wait until the link knows them."""
@@ -259,7 +260,7 @@ class Cluster:
         write_atomically(config, tomli_w.dumps(self.sites[name]))
         identity = None
         if self._certificates:
-            key = node_key(self._keys, name)
+            key = site_key(self.keys, name)
             identity = Identity(root=self._certificates.ca, private_key=key.private)
         command = node_command(
             self.address,
@@ -339,8 +340,9 @@ class Cluster:
         if not self._certificates.ca.exists():
             make_certificates(self._certificates.folder, [LOOPBACK, "localhost"])
         for name in self.sites:
-            if not node_key(self._keys, name).private.exists():
-                make_node_key(self._keys, name)
+            key = site_key(self.keys, name)
+            if not key.private.exists():
+                make_node_key(key.private.parent, NODE)
 
 
 def _node(name: str) -> str:

@@ -23,6 +23,7 @@ try:
         StreamLogsRequest,
     )
     from flwr.proto.federation_config_pb2 import SimulationConfig
+    from flwr.proto.node_pb2 import NodeInfo
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
     from flwr.supercore.control import ControlHttpClient
@@ -47,6 +48,7 @@ __all__ = [
     "Fab",
     "ListNodesRequest",
     "ListRunsRequest",
+    "NodeInfo",
     "RegisterNodeRequest",
     "RuntimeHttpClient",
     "RuntimeVersionHttpInterceptor",

@@ -19,7 +19,8 @@ from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
-from fedbridge.flower.cluster import Cluster, Simulation
+from fedbridge.flower.cluster import KEYS, Cluster, Simulation
+from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
     from fedbridge.flower.options import ConfigValue
 
-DATA = "data"
+DATA, FLOWER = "data", "flower"
 
 
 class FlowerRunError(FedbridgeError):
@@ -111,8 +112,9 @@ class Rehearsal:
             data = self.folder / DATA / f"site-{k}.safetensors"
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)
-            nodes[site.name] = {"data": str(data), "memory": str(memory), **self._privacy()}
-        folder = self.folder / "flower"
+            own = {**OPEN.config(), **self._privacy()}
+            nodes[site.name] = {"data": str(data), "memory": str(memory), **own}
+        folder = self.folder / FLOWER
         if self.engine == "flower":
             return Cluster(folder, nodes, secure=secure)
         return Simulation(folder, len(nodes))
@@ -188,6 +190,7 @@ class Rehearsal:
             "name": self.task.name,
             "out": str(self.run_folder.path),
             "secure": secure and self.engine == "flower",
+            "keys": str(self.folder / FLOWER / KEYS),
             "data": str(self.folder / DATA),
             "memory": str(self.run_folder.path / SITES),
             "options": to_json(plain),

@@ -1,27 +1,32 @@
 """Which node is which site: asked once, checked, and asked again of every node that is new.
 
-A site says its own name. Where nodes are authenticated that is not enough: the name must be the
-one that the node's key was registered under, so that nobody can speak for the target.
+A site says its own name. Where nodes are authenticated that is not enough: the node's key must be
+the one that the coordinator has of this site, so that nobody can speak for the target. The name
+under which a link has registered a key proves nothing, since a link registers any number of keys
+under one name.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import file_name
 from fedbridge.data.task import DistantTask, distant_site
-from fedbridge.flower.messages import SITE, ReplyError, check_fields
+from fedbridge.flower.messages import CONTROL, SITE, ReplyError, check_fields, printable
 from fedbridge.flower.transport import NoAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.data.task import Site
+    from fedbridge.flower.internals import NodeInfo
     from fedbridge.flower.transport import Transport
 
 HELLO = MessageType.QUERY
@@ -33,7 +38,7 @@ QUIET_SECONDS = 300.0
 """It is asked again after so many."""
 
 LONGEST_NAME = 100
-MOST = 10**9
+MOST, LARGEST = 10**9, 10**8
 
 
 class MembershipError(FedbridgeError):
@@ -62,6 +67,11 @@ class Card:
 class Membership:
     """The sites of a federation and the nodes that speak for them.
 
+    Args:
+        transport: carries messages.
+        target, sources: their names, where they are known.
+        keys: the site of every public key, as ``file_name`` spells it; None believes every node.
+
     Attributes:
         target: name of the target; None until a site says that it is the target.
         sources: names of the sources in order; None until everybody has said hello.
@@ -75,10 +85,9 @@ class Membership:
         transport: Transport,
         target: str | None,
         sources: Sequence[str] | None,
-        *,
-        secure: bool,
+        keys: Mapping[bytes, str] | None = None,
     ) -> None:
-        self.transport, self.target, self.secure = transport, target, secure
+        self.transport, self.target, self.keys = transport, target, keys
         self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
         self.cards: dict[str, Card] = {}
         self.nodes: dict[str, int] = {}
@@ -117,7 +126,7 @@ class Membership:
         A node that was refused is asked again when it has been started again.
         """
         nodes = [*self.transport.grid.get_nodes()]
-        there = {node.node_id: node.name for node in nodes}
+        there = {node.node_id: node for node in nodes}
         self._activated = {node.node_id: node.last_activated_at for node in nodes}
         self._next = {name: node for name, node in self._next.items() if node in there}
         for name, node in [*self.nodes.items()]:
@@ -128,6 +137,10 @@ class Membership:
         now = time.monotonic()
         quiet = [node for node, until in self._quiet.items() if now < until]
         strangers = [node for node in there if node not in known and node not in quiet]
+        if self.keys is not None:
+            for node in [n for n in strangers if there[n].public_key not in self.keys]:
+                strangers.remove(node)
+                self._refuse(there[node], "its key is none of those in the sites' folders here")
         if not strangers:
             return
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
@@ -135,10 +148,9 @@ class Membership:
         answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
         for node, answer in answers.items():
             try:
-                self._admit(node, there[node], answer)
+                self._admit(there[node], answer)
             except ReplyError as error:
-                self._refused.add(self._start_of(node))
-                self.notes.append(f"Refused {there[node] or f'node {node}'}: {error}.")
+                self._refuse(there[node], str(error))
 
     def lose(self, name: str, *, silent: bool = False) -> None:
         """A site's node did not answer: whoever has come in its place takes over.
@@ -207,19 +219,25 @@ class Membership:
         """A node by its number, which registered ones keep, and by when it was started."""
         return node, self._activated.get(node, "")
 
-    def _admit(self, node: int, registered: str, answer: RecordDict | NoAnswer) -> None:
+    def _refuse(self, node: NodeInfo, reason: str) -> None:
+        self._refused.add(self._start_of(node.node_id))
+        named = f"node {node.node_id}"
+        if node.name:
+            named += f", registered as {printable(node.name)[:LONGEST_NAME]!r}"
+        self.notes.append(f"Refused {named}: {reason}.")
+
+    def _admit(self, info: NodeInfo, answer: RecordDict | NoAnswer) -> None:
         """Take a node for the site that it says it is, or refuse it."""
+        node = info.node_id
         if isinstance(answer, NoAnswer):
             if answer.lost:
                 self._quiet[node] = time.monotonic() + QUIET_SECONDS
                 return
             raise ReplyError(f"it could not say who it is ({answer.reason})")
         card = read_card(answer)
-        if self.secure and registered != card.name:
-            raise ReplyError(
-                f"its key is registered for {registered or 'nobody'!r}, but it claims to be "
-                f"{card.name!r}"
-            )
+        owner = None if self.keys is None else self.keys[info.public_key]
+        if owner not in (None, file_name(card.name)):
+            raise ReplyError(f"its key is that of {owner!r}, but it claims to be {card.name!r}")
         unclaimed = self.target is None and card.role == "target"
         target = card.name if unclaimed else self.target
         expected = "target" if card.name == target else "source"
@@ -261,6 +279,11 @@ def read_card(content: RecordDict) -> Card:
     shape, labels = about.get("input-shape", []), about.get("class-names", [])
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise ReplyError("it does not say what its rows look like")
+    if len(shape) > 8 or prod(map(int, shape)) > LARGEST or max(classes, outputs) > LARGEST:
+        raise ReplyError("its rows or labels are larger than any model's")
+    names = tuple(map(str, labels)) if isinstance(labels, list) else ()
+    if len(names) not in (0, classes) or any(map(CONTROL.search, names)):
+        raise ReplyError("its names of classes are no names of its classes")
     if samples < 1:
         raise ReplyError("it has no rows")
     return Card(
@@ -271,7 +294,7 @@ def read_card(content: RecordDict) -> Card:
         tuple(map(int, shape)),
         classes or None,
         outputs,
-        tuple(map(str, labels)) if isinstance(labels, list) and labels else None,
+        names or None,
     )
 
 

@@ -226,6 +226,9 @@ class Skeleton(nn.Module):
 
 
 LONGEST = 400
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""What a terminal obeys instead of showing."""
+
 SAYS_MORE = " at the site, whose own log says more"
 QUOTED_ERROR = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
 SITE = "site"

@@ -8,6 +8,10 @@ the coordinator (``flwr supernode register``). Both are what ``ssh-keygen -t ecd
 that it signed. Every site gets the authority's certificate ``ca.crt`` and by it recognises the
 link; nothing else of that folder leaves the coordinator. The server's certificate can be renewed
 without the sites noticing, as long as the authority's key is kept.
+
+The authority is renewed in two steps, between which both are trusted: ``ca.crt`` gets a new one
+beside the old, which goes on to speak for the link until all sites have that file; then the link
+gets a certificate of the new one. No site is ever locked out on the way.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import ipaddress
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -46,7 +51,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CURVE = ec.SECP384R1()
+NODE = "node"
+"""What a site's private key is called in the site's own folder."""
+
 VALID_DAYS = 365
+SOON = timedelta(days=30)
+"""A certificate that ends within this should be renewed."""
+
 MOST_DAYS = 36_500
 CLOCKS_MAY_DIFFER = timedelta(hours=1)
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
@@ -87,6 +98,22 @@ def node_key(folder: Path, site: str) -> NodeKey:
     """Where the keys of a site are, made or not."""
     name = file_name(site)
     return NodeKey(private=folder / name, public=folder / f"{name}.pub")
+
+
+def site_key(folder: Path, site: str) -> NodeKey:
+    """Where a site's keys are in a folder that has one folder per site."""
+    return node_key(folder / file_name(site), NODE)
+
+
+def site_keys(folder: Path) -> dict[bytes, str]:
+    """Whose public key is whose, by the folders in which they lie: ``folder/<site>/node.pub``."""
+    found = sorted(folder.glob(f"*/{NODE}.pub"))
+    if not found:
+        raise KeyFileError(
+            f"Expected the sites' public keys as NAME/{NODE}.pub in {folder}, but there are none: "
+            "name the folder `sites` of the deployment."
+        )
+    return {read_public_key(path): path.parent.name for path in found}
 
 
 def read_public_key(path: Path) -> bytes:
@@ -153,8 +180,9 @@ class Certificates:
 
     Attributes:
         folder: where they are.
-        ca: the authority's certificate, which every site gets.
-        ca_key: the authority's private key: needed only to renew the server's certificate.
+        ca: the authority's certificate, which every site gets; after it those of authorities
+            before it that are still valid.
+        ca_key: the authority's private key: needed only to renew certificates.
         server: the server's certificate.
         server_key: the server's private key.
     """
@@ -177,16 +205,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = VALID_DA
             f"Expected no certificate authority in {folder} yet, but there is one: "
             "renew the server's certificate with it, or choose another folder."
         )
-    key = ec.generate_private_key(CURVE)
-    subject = _name("fedbridge certificate authority")
-    certificate = (
-        _builder(subject, subject, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .sign(key, SHA384())
-    )
-    _write_key(files.ca_key, key)
-    write_atomically(files.ca, certificate.public_bytes(Encoding.PEM))
+    _write_authority(files, days, [])
     _write_server(files, names, days)
     return files
 
@@ -201,8 +220,48 @@ def renew_server_certificate(
     return files
 
 
+def renew_authority(folder: Path, hosts: Sequence[str], days: float = VALID_DAYS) -> Certificates:
+    """Put a new authority beside the old one, whose last deed is a certificate for the server.
+
+    Sites with the old ``ca.crt`` go on, and so do those with the new one. Once all have that, the
+    server's certificate is renewed, by the new authority.
+    """
+    files = renew_server_certificate(folder, hosts, days)
+    now = datetime.now(UTC)
+    valid = [one for one in read_authorities(files.ca) if one.not_valid_after_utc > now]
+    _write_authority(files, days, valid)
+    return files
+
+
+def ends_soon(certificate: x509.Certificate) -> bool:
+    """Whether it is time to renew it."""
+    return certificate.not_valid_after_utc - datetime.now(UTC) < SOON
+
+
+def _write_authority(files: Certificates, days: float, others: list[x509.Certificate]) -> None:
+    """A new authority; until its key is there, the one before it can still sign."""
+    key = ec.generate_private_key(CURVE)
+    subject = _name("fedbridge certificate authority")
+    certificate = (
+        _builder(subject, subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .sign(key, SHA384())
+    )
+    every = [one.public_bytes(Encoding.PEM) for one in (certificate, *others)]
+    write_atomically(files.ca, b"".join(every))
+    _write_key(files.ca_key, key)
+
+
 def _write_server(files: Certificates, names: list[x509.GeneralName], days: float) -> None:
-    authority, authority_key = read_certificate(files.ca), read_key(files.ca_key)
+    authority_key = read_key(files.ca_key)
+    signed = authority_key.public_key()
+    authority = next((a for a in read_authorities(files.ca) if a.public_key() == signed), None)
+    if authority is None:
+        raise CertificateError(
+            f"Expected the key of an authority of {files.ca} in {files.ca_key}, but got another "
+            "key: bring back the two that belong together."
+        )
     key = ec.generate_private_key(CURVE)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
@@ -303,6 +362,11 @@ def read_certificate(path: Path) -> x509.Certificate:
     return _read(path, x509.load_pem_x509_certificate, "a certificate in PEM format", _unreadable)
 
 
+def read_authorities(path: Path) -> list[x509.Certificate]:
+    """All certificates in a ``ca.crt``, the newest first."""
+    return _read(path, x509.load_pem_x509_certificates, "a certificate in PEM format", _unreadable)
+
+
 def _read(
     path: Path,
     load: Callable[[bytes], T],
@@ -331,35 +395,43 @@ def check_certificates(folder: Path, host: str, now: datetime | None = None) -> 
         CertificateError: the first thing that is wrong, in one sentence.
     """
     files = Certificates(folder)
-    authority = check_authority(files.ca, now)
+    check_authority(files.ca, now)
     certificate = read_certificate(files.server)
     _check_dates(files.server, certificate, now)
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise CertificateError(
-            f"Expected {files.server} to be signed by {files.ca}, but another authority signed "
-            "it: renew the server's certificate, or bring back the ca.crt that belongs to it."
-        ) from error
+    _check_dates(files.ca, signer(files), now)
     _check_key(files.server_key, certificate)
     _check_host(files.server, certificate, host)
+    if files.ca_key.exists():
+        check_only_owner_reads(files.ca_key)
+
+
+def signer(files: Certificates) -> x509.Certificate:
+    """The authority that signed the server's certificate."""
+    certificate = read_certificate(files.server)
+    for authority in read_authorities(files.ca):
+        with suppress(ValueError, TypeError, InvalidSignature):
+            certificate.verify_directly_issued_by(authority)
+            return authority
+    raise CertificateError(
+        f"Expected {files.server} to be signed by {files.ca}, but another authority signed "
+        "it: renew the server's certificate, or bring back the ca.crt that belongs to it."
+    )
 
 
 def check_authority(path: Path, now: datetime | None = None) -> x509.Certificate:
-    """Raise if a site could not trust a link by this ``ca.crt``; the certificate in it."""
-    certificate = read_certificate(path)
-    try:
-        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-        is_authority = constraints.ca
-    except x509.ExtensionNotFound:
-        is_authority = False
-    if not is_authority:
+    """Raise if a site could not trust a link by this ``ca.crt``; the newest certificate in it."""
+    authorities = read_authorities(path)
+    for certificate in authorities:
+        extensions = certificate.extensions
+        with suppress(x509.ExtensionNotFound):
+            if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+                continue
         raise CertificateError(
             f"Expected the certificate of an authority in {path}, but got one of a server: "
             "use the coordinator's ca.crt."
         )
-    _check_dates(path, certificate, now)
-    return certificate
+    _check_dates(path, authorities[0], now)
+    return authorities[0]
 
 
 def _check_dates(path: Path, certificate: x509.Certificate, now: datetime | None) -> None:

@@ -41,9 +41,9 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from fedbridge.base.errors import FedbridgeError, OptionError, nearest
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import to_json, write_atomically
-from fedbridge.base.options import check_number, check_whole
+from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.training.job import ClientResult, Outcome
 
 if TYPE_CHECKING:
@@ -98,12 +98,7 @@ def privacy_in(config: Mapping[str, object]) -> tuple[LocalPrivacy | None, float
         OptionError: a setting is misspelt, missing or no number. A site that asks for protection
             must never go without because of a slip.
     """
-    strange = [n for n in config if n.lower().startswith("dp") and n not in SETTINGS]
-    if strange:
-        raise OptionError(
-            f"Expected the privacy settings {', '.join(SETTINGS)}, but got {strange[0]!r}."
-            f"{nearest(strange[0].lower().replace('_', '-'), SETTINGS)}"
-        )
+    check_known([n for n in config if n.lower().startswith("dp")], SETTINGS, "a site's privacy")
     given = {name.removeprefix("dp-"): config[name] for name in SETTINGS if name in config}
     if not given:
         return None, None

@@ -424,7 +424,7 @@ class Control:
         self._client.close()
 
     def nodes(self) -> list[Node]:
-        """All nodes that the link knows, online or not."""
+        """All nodes that the link knows, online or not; it also lists those that it let go."""
         with self._spoken_to():
             listed = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [
@@ -436,6 +436,7 @@ class Control:
                 activated=node.last_activated_at,
             )
             for node in listed
+            if node.status != "unregistered"
         ]
 
     def register(self, public_key: Path, name: str) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fedbridge.flower.options import ConfigValue
 
-OWN = ("out", "min_sites", "secure", "seed", "name", *NETWORK)
+OWN = ("out", "min_sites", "secure", "keys", "seed", "name", *NETWORK)
 """Options of the strategy that the run configuration may hold."""
 
 

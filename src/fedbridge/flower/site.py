@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 import tomli_w
+import torch
 
 from fedbridge import methods
 from fedbridge._version import __version__
@@ -28,6 +29,7 @@ from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
+from fedbridge.flower.floors import Floors
 from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason
 from fedbridge.flower.privacy import PrivacyBudget, release
 from fedbridge.models import build_model, is_built_in
@@ -106,7 +108,11 @@ class SiteMemory:
 
 log = logging.getLogger("fedbridge")
 
-SPENDING = "privacy.json"
+SPENDING, ASKED = "privacy.json", "asked.json"
+KEPT = "keeps the sketches of its batches to itself, since one has fewer rows than `least-batch`"
+UNEVEN = 100
+"""Rows whose weight is less than the largest over this hardly count."""
+
 SIDE, WAITING, ROUNDING = "home", "waiting", "rounding"
 
 
@@ -152,15 +158,19 @@ class SiteWorker:
         model: Callable[[], nn.Module] | None = None,
         privacy: LocalPrivacy | None = None,
         budget: float | None = None,
+        floors: Floors | None = None,
     ) -> None:
-        """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs."""
+        """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs.
+
+        What is asked must keep to the ``floors``, the usual ones by default.
+        """
         if site.name not in spec.sites:
             raise RequestError(
                 f"Expected work for the sites {', '.join(spec.sites)}, but this is "
                 f"{site.name!r}: the coordinator and the site must agree on names."
             )
         self.site, self.spec, self.memory = site, spec, memory
-        self.privacy, self.budget = privacy, budget
+        self.privacy, self.budget, self.floors = privacy, budget, floors or Floors()
         self.client = spec.sites.index(site.name)
         if (self.client == TARGET) != (site.role == "target"):
             raise RequestError(
@@ -182,11 +192,13 @@ class SiteWorker:
         """
         if not jobs or any(job.client != self.client for job in jobs):
             raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
+        self.floors.count(self.memory.root / ASKED, "train")
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
         side, note = self._side(round, states, decided)
         trainings = [] if side is None else side.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
+        self.floors.check_jobs(mine, own, len(self.site.train), self._counted())
         starts = [*states, *(state for _, state in trainings)]
         self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
         outcomes, rows = self.federation.do([*mine, *own], starts, round)
@@ -194,6 +206,11 @@ class SiteWorker:
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
         results, beside = done[: len(jobs)], done[len(jobs) :]
+        for k, (job, result) in enumerate(zip(mine, results, strict=True)):
+            outcome = result.outcome
+            if outcome.sketches is not None and not self._may_be_told_apart(job):
+                results[k] = replace(result, outcome=replace(outcome, sketches=None))
+                note = f"{note}; {KEPT}" if note else KEPT
         for result in results:
             if result.outcome.failure is not None:
                 log.warning("round %d: %s", round, result.outcome.failure)
@@ -213,6 +230,7 @@ class SiteWorker:
 
     def decide(self, round: int, news: News) -> Decision:
         """Let the target's side decide, and measure what it chose."""
+        self.floors.count(self.memory.root / ASKED, "measure")
         side = self._make_side()
         waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
         if side is None or waiting is None or waiting.round != round:
@@ -229,6 +247,7 @@ class SiteWorker:
 
     def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth to the target."""
+        self.floors.count(self.memory.root / ASKED, "measure")
         return self.federation.evaluate(round, state)
 
     def keep_model(self, state: State, evaluation: Evaluation) -> None:
@@ -278,12 +297,20 @@ class SiteWorker:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
         if not (0 <= job.slot < len(states)) or (job.anchor or 0) >= len(states):
             raise RequestError(f"Expected a job on one of {len(states)} models, but got another.")
-        plan = job.plan
-        if self.federation.settings.class_weights is not None:
-            own = self.federation.plan(self.client, 1)
-            plan = replace(plan, class_weights=own.class_weights)
+        plan = replace(job.plan, class_weights=self.federation.plan(self.client, 1).class_weights)
         rows = self.federation.target_rows if self.client == TARGET else None
         return replace(job, plan=plan, rows=rows, buffers=states[job.slot].buffers)
+
+    def _counted(self) -> int:
+        """Rows that count in an update: a coordinator may have given classes weights."""
+        given, labels = self.federation.settings.class_weights, self.site.train.y
+        if not isinstance(given, tuple) or self.site.n_classes is None:
+            return len(labels)
+        weights = torch.tensor(given)
+        return int((weights >= weights.max() / UNEVEN)[labels].sum())
+
+    def _may_be_told_apart(self, job: Job) -> bool:
+        return self.floors.may_be_told_apart(job, len(self.site.train))
 
     def _make_side(self) -> TargetSide | None:
         if self.client != TARGET:

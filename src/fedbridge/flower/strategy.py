@@ -30,6 +30,7 @@ from fedbridge.flower.coordinator import FlowerEngine
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.pki import site_keys
 from fedbridge.flower.transport import Transport
 from fedbridge.report import ResultPages
 from fedbridge.runs.folder import RunFolder
@@ -58,7 +59,8 @@ class FedBridgeStrategy(Strategy):
         out: folder for history, checkpoints and model; a run that is there is resumed.
         timeout: seconds that sites have to answer in a round.
         wait: seconds to wait for sites at the start, and for the target when it is missing.
-        secure: believe a site's name only if its node's key is registered under it.
+        secure: believe a site only if its node has the site's key, as it lies in ``keys``.
+        keys: folder with the sites' public keys, ``NAME/node.pub`` each.
         norm_bound: longest update that is believed.
         norm_ratio: the same as a multiple of the round's median; None for 1000, ``off`` for any.
         encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
@@ -80,6 +82,7 @@ class FedBridgeStrategy(Strategy):
         timeout: float = NetworkOptions.timeout,
         wait: float = NetworkOptions.wait,
         secure: bool = False,
+        keys: str | Path | None = None,
         norm_bound: float | None = NetworkOptions.norm_bound,
         norm_ratio: float | str | None = NetworkOptions.norm_ratio,
         encoding: str = NetworkOptions.encoding,
@@ -89,10 +92,11 @@ class FedBridgeStrategy(Strategy):
         **options: Any,
     ) -> None:
         methods.check_travels(rule)
-        if secure and target is None:
+        if secure and (target is None or keys is None):
             raise OptionError(
-                "Expected `target` to be named where roles are pinned to registered nodes "
-                "(secure=True), but got none."
+                "Expected `target` to be named, and the folder of the sites' public keys as "
+                "`keys`, where roles are pinned to keys (secure=True), but got "
+                f"target={target!r} and keys={keys!r}."
             )
         if own_training and rule == "auto":
             raise OptionError(
@@ -104,7 +108,7 @@ class FedBridgeStrategy(Strategy):
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
         self.network = NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)
-        self.min_sites, self.secure, self.name = min_sites, secure, name
+        self.min_sites, self.secure, self.keys, self.name = min_sites, secure, keys, name
         self.own_training, self.about, self.options = own_training, about or {}, options
         self.result: RunResult | None = None
 
@@ -124,7 +128,8 @@ class FedBridgeStrategy(Strategy):
         run with the same seed would build it.
         """
         transport = Transport(grid, self.network.timeout if timeout is None else timeout)
-        membership = Membership(transport, self.target, self.sites, secure=self.secure)
+        keys = site_keys(Path(self.keys)) if self.secure and self.keys is not None else None
+        membership = Membership(transport, self.target, self.sites, keys)
         membership.gather(self.network.wait, self.min_sites)
         self.target = membership.target
         task = membership.task(self.name)
@@ -195,7 +200,7 @@ class FedBridgeStrategy(Strategy):
             self.rule,
             self.target,
             self.network.encoding,
-            ", roles pinned to registered nodes" if self.secure else "",
+            ", roles pinned to the sites' keys" if self.secure else "",
         )
 
     def _settings(
