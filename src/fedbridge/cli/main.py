@@ -85,7 +85,7 @@ def _short_warnings() -> Iterator[None]:
     """Warnings in one line, as errors are."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        sys.stderr.write(f"fedbridge: warning: {message}\n")
+        complain(f"warning: {message}", USER_ERROR)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
