@@ -8,13 +8,13 @@ stderr, results to stdout. What draws in the terminal is imported when there is 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedbridge.base.errors import FedbridgeError, UnknownOptionError
+from fedbridge.base.files import parse_json
 from fedbridge.base.text import console, plain
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ FAILED = 1
 RUNS = Path("runs")
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
+MOST_SEEDS = 10_000
 TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 
@@ -128,7 +129,7 @@ def literal(text: str) -> object:
         return text.lower() == "true"
     if text[:1] in ("[", "{", '"'):
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             return text
     if "," in text:
@@ -147,7 +148,7 @@ def place(text: str) -> Path:
 
 def natural(text: str) -> int:
     """A whole number from 0."""
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, but got {text!r}")
     return int(text)
 
@@ -155,7 +156,12 @@ def natural(text: str) -> int:
 def seeds(text: str) -> Sequence[int]:
     """``3`` as the first three seeds, ``0,3,4`` as these, ``7,`` as this one."""
     if "," not in text:
-        return range(natural(text))
+        count = natural(text)
+        if count > MOST_SEEDS:
+            raise argparse.ArgumentTypeError(
+                f"expected at most {MOST_SEEDS} seeds, but got {text}; one seed is written `7,`"
+            )
+        return range(count)
     return [natural(part.strip()) for part in text.split(",") if part.strip()]
 
 

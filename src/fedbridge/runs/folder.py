@@ -27,7 +27,7 @@ from fedbridge.base.files import (
 from fedbridge.runs import shapes
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
-from fedbridge.runs.shapes import CONFIG, ROUND, SUMMARY, misfit
+from fedbridge.runs.shapes import CHECKPOINT, CONFIG, ROUND, SUMMARY, misfit, partly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,14 +141,13 @@ class RunFolder:
         """
         for file in RESULTS:
             (self.path / file).unlink(missing_ok=True)
-        self.remove_leftovers()
         self.rewind(history)
         self.write_task(task, config)
         write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
 
     def remove_leftovers(self) -> None:
         """Remove what an interrupted write has left."""
-        for left in self.path.glob(".*.partial"):
+        for left in self.path.rglob(".*.partial"):
             left.unlink(missing_ok=True)
 
     def _others(self) -> Iterator[Path]:
@@ -162,15 +161,20 @@ class RunFolder:
         """The files that make up a finished run, there or not."""
         return [self.path / name for name in (*SEALED, CHECKSUMS)]
 
-    def config(self) -> dict[str, Any] | None:
-        """The run's configuration; None if there is no run here."""
-        return read_record(
-            self.path / "config.toml", CONFIG, parse=parse_toml, kind="run", format=FORMAT
-        )
+    def config(self, *, whole: bool = False) -> dict[str, Any] | None:
+        """The run's configuration; None if there is no run here.
 
-    def summary(self) -> dict[str, Any] | None:
-        """The summary of a finished run; None if it is not finished."""
-        return read_record(self.path / "summary.json", SUMMARY, kind="summary")
+        What a model needs is there in any; ``whole`` asks for what a page needs, which a target's
+        own copy of its model lacks.
+        """
+        shape = CONFIG if whole else partly(CONFIG, "method", "model")
+        file = self.path / "config.toml"
+        return read_record(file, shape, parse=parse_toml, kind="run", format=FORMAT)
+
+    def summary(self, *, whole: bool = False) -> dict[str, Any] | None:
+        """The summary of a finished run; None if it is not finished. See ``config``."""
+        shape = SUMMARY if whole else partly(SUMMARY)
+        return read_record(self.path / "summary.json", shape, kind="summary")
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds so far; a half-written last line is left out."""
@@ -207,11 +211,17 @@ class RunFolder:
         """Keep what the run needs to go on."""
         CheckpointStore(self.path / "checkpoint").save(checkpoint)
 
-    def load_checkpoint(self) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
-        """The newest whole checkpoint and the history up to it."""
+    def load_checkpoint(self, run: str) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
+        """The newest whole checkpoint of this ``run`` and the history up to it."""
         checkpoint = CheckpointStore(self.path / "checkpoint").load()
         if checkpoint is None:
             return None
+        wrong = misfit(checkpoint.facts, CHECKPOINT)
+        if wrong is not None or checkpoint.facts.get("run") not in (None, run):
+            raise RunFolderError(
+                f"Expected the checkpoint of this run in {self.path / 'checkpoint'}, but it "
+                f"belongs to another: restore it, or start again in a new folder."
+            )
         history = [line for line in self.history() if line["round"] <= checkpoint.round]
         if len(history) != checkpoint.facts["lines"]:
             raise RunFolderError(
@@ -260,11 +270,11 @@ class RunFolder:
             unchecked: look at nothing; a user who has read the warning wants it so.
             missing: let files be missing, for somebody who is about to complete them.
         """
-        if unchecked or self.summary() is None:
+        if unchecked:
             return
         sums = self._checksums()
         if sums is None:
-            if not missing:
+            if not missing and self.summary() is not None:
                 warnings.warn(
                     f"The run in {self.path} has no {CHECKSUMS} (an older version wrote it, or it "
                     f"was interrupted at its end): its files cannot be checked.",

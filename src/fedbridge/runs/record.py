@@ -247,11 +247,13 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a run's folder; an older summary of a run that goes on does not count."""
     run = RunFolder(folder)
-    config = run.config()
+    config = run.config(whole=True)
     if config is None:
         raise RunFolderError(f"Expected a run in {folder}, but it has no config.toml.")
     manifest = read_record(folder / "manifest.json", MANIFEST, kind="manifest")
-    record = RunRecord(config, run.history(), run.summary(), manifest or {}, read_tested(folder))
+    record = RunRecord(
+        config, run.history(), run.summary(whole=True), manifest or {}, read_tested(folder)
+    )
     if record.summary is not None and record.summary["rounds"] != len(record.played):
         return replace(record, summary=None)
     return record

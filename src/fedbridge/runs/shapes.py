@@ -8,11 +8,13 @@ record of named kinds (``?`` for an entry that may be missing), a map of any nam
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
+
+from fedbridge.base.options import LARGEST
 
 Kind: TypeAlias = Any
 
-LARGEST = 2**63
 NUMBER = (float, None)
 VALUES = ([NUMBER], None)
 
@@ -58,6 +60,7 @@ MANIFEST: Kind = {
     **_of([object], "target? unlabelled? test?"),
     "sources?": {str: [object]},
 }
+CHECKPOINT: Kind = {"lines": int, "method": ANY, "run?": str}
 CHECKSUMS: Kind = {"files": {str: str}}
 CELL: Kind = {
     **_of(str, "setting method"),
@@ -74,6 +77,11 @@ COMPARISON: Kind = {
     "options?": ANY,
     "tasks?": [{"task": str, "target": (str, None), "options": ANY, "run?": ANY}],
 }
+
+
+def partly(shape: Kind, *needed: str) -> Kind:
+    """A record in which all but some entries may be missing."""
+    return {k if k in needed else k.removesuffix("?") + "?": v for k, v in shape.items()}
 
 
 def misfit(value: object, kind: Kind) -> str | None:
@@ -106,8 +114,8 @@ def _misfit_of_record(value: object, kind: Kind) -> str | None:
 def _is(value: object, kind: Kind) -> bool:
     if kind is None:
         return value is None
+    if kind is float and isinstance(value, float):
+        return math.isfinite(value)
     if kind is float or kind is int:
-        if isinstance(value, bool) or not isinstance(value, int | float if kind is float else int):
-            return False
-        return abs(value) < LARGEST  # which no NaN is
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
     return isinstance(value, kind)
