@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_reading import read
 
+from fedbridge.base.text import csv_text
 from fedbridge.report.page import data
 from fedbridge.report.text import (
     counted,
-    csv_text,
     duration,
     latex_text,
     markdown_code,
@@ -101,12 +101,14 @@ def test_latex_has_no_sign_that_means_something():
     assert latex_text("\\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "－1+1", "-1e5x"]
+)
 def test_a_formula_is_text_in_a_csv(text):
     assert csv_text(text) == f"'{text}"
 
 
-@pytest.mark.parametrize("text", ["+90%", "-90%", "-1.5", "plain", "a=b"])
+@pytest.mark.parametrize("text", ["+90%", "-90%", "-1.5", "-1e-5", "plain", "a=b"])
 def test_other_text_stays_as_it_is_in_a_csv(text):
     assert csv_text(text) == text
 

@@ -42,7 +42,7 @@ from fedbridge.base.options import check_whole
 from fedbridge.core import rules
 from fedbridge.data.load import load_task
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.settings import Settings, split_options
+from fedbridge.federation.settings import MANY, Settings, split_options
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
 from fedbridge.training.job import INITIALISING, seed_of
@@ -101,7 +101,7 @@ def advise(
         >>> advice.recommended
         'target-only'
     """
-    rounds = AFTER if after is None else check_whole("after", after, least=0)
+    rounds = AFTER if after is None else check_whole("after", after, least=0, most=MANY)
     seed = check_whole("seed", seed, least=0)
     counts = None if samples is None else _checked(samples)
     tell: Progress = progress or (lambda share, text: None)
@@ -233,7 +233,7 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         NoEvidenceError: no round measured the sources.
     """
     folder = RunFolder(path)
-    config, summary = folder.config(), folder.summary()
+    config, summary = folder.config(whole=True), folder.summary(whole=True)
     assert config is not None
     lines = [line for line in folder.history() if _tells(line)][-LAST_ROUNDS:]
     if not lines:

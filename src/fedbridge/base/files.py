@@ -1,4 +1,8 @@
-"""Writing files so that a crash, a full disk or a kill never leaves half of one behind."""
+"""Files: written so that nothing leaves half of one behind, read as if they came from an enemy.
+
+Whoever reads checks that there is a regular file of a size that fits into memory before anything
+is allocated for it: a pipe would be waited for, a device has no end.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,20 @@ import os
 import re
 import shutil
 import stat
+import tomllib
 import unicodedata
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+USUAL_MEMORY = 8 << 30
 
 
 class StorageError(FedbridgeError):
@@ -35,7 +43,7 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> Non
     ``mode`` holds from the first byte on, so that what is ``PRIVATE`` never was readable to others.
     """
     data = content.encode() if isinstance(content, str) else content
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -60,7 +68,65 @@ def readable_size(path: Path) -> int:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
-    return found.st_size
+    return check_fits(found.st_size)
+
+
+def check_fits(size: int) -> int:
+    """A number of bytes that may be allocated to read something: half of this machine's memory."""
+    if size > _memory() // 2:
+        raise OSError(f"its {size:,} bytes do not fit into half of this machine's memory")
+    return size
+
+
+@cache
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not every system tells
+        return USUAL_MEMORY
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a regular file, whose size was looked at before; raises ``OSError``."""
+    size = readable_size(path)
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def read_text(path: Path) -> str:
+    """The same as text in UTF-8; raises ``OSError`` or ``ValueError``."""
+    return read_bytes(path).decode("utf-8").replace("\r\n", "\n")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON of any kind; what is nested too deep is no JSON either, and a ``ValueError``."""
+    return _parsed(json.loads, text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The same for TOML."""
+    found: dict[str, Any] = _parsed(tomllib.loads, text)
+    return found
+
+
+def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def refuse_overwriting(out: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to write over a file that was read, whatever way its name is spelt."""
+    with suppress(FileNotFoundError):
+        there = out.stat()
+        for file in inputs:
+            with suppress(OSError):
+                if os.path.samestat(file.stat(), there):
+                    raise StorageError(
+                        f"Expected another file than the input to write to, but {str(out)!r} is "
+                        f"{str(file)!r}: choose another with --out."
+                    )
 
 
 def append_line(path: Path, line: str) -> None:
@@ -78,15 +144,22 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     """An error that says what to do about it."""
     advice = (
         "free some space and go on with --resume"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if error.errno in FULL
         else "check the folder and its permissions, or choose another with --out"
     )
     return StorageError(f"Could not write {path}: {error.strerror or error}; {advice}.")
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON without NaN or Inf, which no standard reader accepts: they become null."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    """JSON without NaN or Inf, which no standard reader accepts: they become null.
+
+    Characters that a terminal would obey, or no encoding can hold, are written as escapes.
+    """
+    text = json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_UNSAFE = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def _finite(value: Any) -> Any:

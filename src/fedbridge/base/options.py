@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
+LARGEST = 2**63 - 1
+"""Whole numbers beyond it fit no tensor and no file of other programs."""
+
+
 def check_whole(
     name: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:

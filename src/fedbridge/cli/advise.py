@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedbridge.cli.shared import (
     add_command,
     natural,
+    place,
     results,
     results_only,
     run_options_named,
@@ -61,7 +62,7 @@ def add(commands: Commands) -> None:
         "--samples", type=counts, metavar="N,N,...", help="labelled samples to look ahead to"
     )
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON to write")
+    parser.add_argument("--out", type=place, metavar="FILE", help="JSON to write")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge.cli.shared import (
     FAILED,
     add_command,
     complain,
+    place,
     progress_bar,
     results,
     results_only,
@@ -78,7 +78,7 @@ def add(commands: Commands) -> None:
     for parser in (fetch, check):
         parser.add_argument("names", metavar="NAME", nargs="+", help="see `fedbridge data list`")
         parser.add_argument(
-            "--dir", type=Path, metavar="DIR", help="folder of all data sets (FEDBRIDGE_DATA)"
+            "--dir", type=place, metavar="DIR", help="folder of all data sets (FEDBRIDGE_DATA)"
         )
     fetch.add_argument("--force", action="store_true", help="fetch anew and replace what is there")
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 USER_ERROR, BROKEN_PIPE, INTERRUPTED = 2, 141, 130
 
+NO_MEMORY = (
+    "Expected enough memory for the model and the data, but there is not: make one of them, or the "
+    "batches, smaller."
+)
 HELP = """\
 Data-rich sites help one data-poor site to a good model, and no data moves.
 
@@ -63,9 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             if debug:
                 raise
+            if _lacks_memory(error):
+                return complain(f"error: {NO_MEMORY}", USER_ERROR)
             what = f"{type(error).__name__}: {error}"
             return complain(f"internal error: {what} (--debug shows where)", FAILED)
     return status
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether there was too little memory, which torch says in its own way."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def build_parser() -> Parser:
@@ -85,7 +96,7 @@ def _short_warnings() -> Iterator[None]:
     """Warnings in one line, as errors are."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        sys.stderr.write(f"fedbridge: warning: {message}\n")
+        complain(f"warning: {message}", USER_ERROR)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

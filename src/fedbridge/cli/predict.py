@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, add_unchecked, results_only, write_json
+from fedbridge.cli.shared import (
+    add_command,
+    add_unchecked,
+    place,
+    results_only,
+    say,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,9 +36,9 @@ def add(commands: Commands) -> None:
     """The command and its arguments."""
     short = "predictions with a finished run"
     parser = add_command(commands, "predict", predict_command, short, HELP)
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
-    parser.add_argument("new_data", metavar="NEW_DATA", type=Path)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="CSV to write")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=place)
+    parser.add_argument("new_data", metavar="NEW_DATA", type=place)
+    parser.add_argument("--out", type=place, metavar="FILE", help="CSV to write")
     parser.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
     )
@@ -42,9 +48,11 @@ def add(commands: Commands) -> None:
 def predict_command(args: Namespace) -> int:
     """Predict, and write a CSV or JSON."""
     with results_only(args):
-        from fedbridge.base.files import write_atomically
-        from fedbridge.workflows.predict import predict
+        from fedbridge.base.files import refuse_overwriting, write_atomically
+        from fedbridge.workflows.predict import inputs_of, predict
 
+        if args.out is not None:
+            refuse_overwriting(args.out, inputs_of(args.run_dir, args.new_data))
         found = predict(args.run_dir, args.new_data, model=args.model, unchecked=args.unchecked)
         if args.out is not None:
             write_atomically(args.out, found.to_csv())
@@ -54,5 +62,5 @@ def predict_command(args: Namespace) -> int:
     elif args.out is None:
         sys.stdout.write(found.to_csv())
     else:
-        sys.stdout.write(f"{len(found.rows)} predictions in {args.out}\n")
+        say(f"{len(found.rows)} predictions in {args.out}")
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, add_unchecked, share_progress, write_json
+from fedbridge.cli.shared import add_command, add_unchecked, place, say, share_progress, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from pathlib import Path
 
     from fedbridge.cli.shared import Commands
 
@@ -28,10 +27,12 @@ def add(commands: Commands) -> None:
     """The command and its arguments."""
     short = "HTML page of a run or comparison, figures and tables for a paper"
     parser = add_command(commands, "report", report_command, short, HELP)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="page (default: DIR/report.html)")
-    parser.add_argument("--figures", metavar="DIR", type=Path, help="charts as SVG and PNG")
-    parser.add_argument("--tables", metavar="DIR", type=Path, help="tables as CSV, Markdown, LaTeX")
+    parser.add_argument("folder", metavar="DIR", type=place)
+    parser.add_argument("--out", metavar="FILE", type=place, help="page (default: DIR/report.html)")
+    parser.add_argument("--figures", metavar="DIR", type=place, help="charts as SVG and PNG")
+    parser.add_argument(
+        "--tables", metavar="DIR", type=place, help="tables as CSV, Markdown, LaTeX"
+    )
     add_unchecked(parser)
 
 
@@ -48,8 +49,7 @@ def report_command(args: Namespace) -> int:
     if args.json:
         write_json({"report": str(page), **{k: list(map(str, v)) for k, v in files.items()}})
     else:
-        sys.stdout.write(f"{page}\n")
-        sys.stdout.writelines(f"{file}\n" for written in files.values() for file in written)
+        say(page, *(file for written in files.values() for file in written))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from fedbridge.cli.shared import (
     results,
     results_only,
     run_options_named,
+    say,
     share_progress,
     sort_options,
     write_json,
@@ -88,7 +88,7 @@ def run_command(args: Namespace) -> int:
         name = f"{task.name}-{task.target.name}-{args.method}-{args.seed}"
         out = args.out or RUNS / file_name(name)
         if not (args.json or args.quiet):
-            sys.stdout.write("".join(f"{note}\n" for note in task.notes))
+            say(*task.notes)
         with run_progress(args.rounds, quiet=args.quiet or args.json) as update:
             result = run(
                 task,

@@ -8,13 +8,14 @@ stderr, results to stdout. What draws in the terminal is imported when there is 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedbridge.base.errors import FedbridgeError, UnknownOptionError
+from fedbridge.base.files import parse_json
+from fedbridge.base.text import console, plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,6 +32,7 @@ FAILED = 1
 RUNS = Path("runs")
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
+MOST_SEEDS = 10_000
 TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 
@@ -127,7 +129,7 @@ def literal(text: str) -> object:
         return text.lower() == "true"
     if text[:1] in ("[", "{", '"'):
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             return text
     if "," in text:
@@ -137,9 +139,16 @@ def literal(text: str) -> object:
     return text if number is None else number
 
 
+def place(text: str) -> Path:
+    """The path of a file or folder; an empty one is a mistake, not the folder one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a file or folder, but got ''")
+    return Path(text)
+
+
 def natural(text: str) -> int:
     """A whole number from 0."""
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, but got {text!r}")
     return int(text)
 
@@ -147,7 +156,12 @@ def natural(text: str) -> int:
 def seeds(text: str) -> Sequence[int]:
     """``3`` as the first three seeds, ``0,3,4`` as these, ``7,`` as this one."""
     if "," not in text:
-        return range(natural(text))
+        count = natural(text)
+        if count > MOST_SEEDS:
+            raise argparse.ArgumentTypeError(
+                f"expected at most {MOST_SEEDS} seeds, but got {text}; one seed is written `7,`"
+            )
+        return range(count)
     return [natural(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -185,7 +199,7 @@ def add_unchecked(parser: Parser) -> None:
 
 def add_output(parser: Parser, default: str) -> None:
     """Options of commands that train and write a folder."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {default})")
+    parser.add_argument("--out", type=place, metavar="DIR", help=f"folder (default: {default})")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
@@ -208,27 +222,28 @@ def write_json(content: Mapping[str, Any]) -> None:
 
 
 def results() -> Console:
-    """Where results go; nothing in them is taken for markup, since names come from data."""
-    from rich.console import Console
+    """Where results go; nothing in them is obeyed, since names come from data."""
+    return console(width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 
-    width = None if sys.stdout.isatty() else WIDTH_IN_FILES
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+def say(*lines: object) -> None:
+    """Plain lines on stdout."""
+    sys.stdout.write("".join(f"{plain(str(line))}\n" for line in lines))
 
 
 def progress_bar(*columns: ProgressColumn, quiet: bool) -> Progress:
     """A bar on stderr with the time that is left; silent where nobody looks at it."""
     from rich import progress
-    from rich.console import Console
 
-    console = Console(stderr=True)
+    screen = console(stderr=True)
     return progress.Progress(
         progress.BarColumn(),
         progress.TextColumn("{task.description}", markup=False),
         *columns,
         progress.TimeRemainingColumn(),
-        console=console,
+        console=screen,
         transient=True,
-        disable=quiet or not console.is_terminal,
+        disable=quiet or not screen.is_terminal,
     )
 
 
@@ -248,7 +263,7 @@ def share_progress(
 
 def complain(text: str, status: int) -> int:
     """Say one line on stderr; returns the exit status."""
-    sys.stderr.write(f"fedbridge: {text}\n")
+    sys.stderr.write(f"fedbridge: {plain(text)}\n")
     return status
 
 

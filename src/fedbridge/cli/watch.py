@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, add_unchecked, results, write_json
+from fedbridge.base.text import one_line
+from fedbridge.cli.shared import add_command, add_unchecked, place, results, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console, Group, RenderableType
 
@@ -39,7 +40,7 @@ def add(commands: Commands) -> None:
     """The command and its arguments."""
     short = "how far a run or comparison is"
     parser = add_command(commands, "watch", watch_command, short, HELP)
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("folder", metavar="DIR", type=place)
     parser.add_argument("--once", action="store_true", help="look once")
     add_unchecked(parser)
 
@@ -84,7 +85,6 @@ def view(watched: Watched) -> Group:
     from rich.text import Text
 
     from fedbridge.report.tables import to_terminal
-    from fedbridge.report.text import one_line
 
     where = f"{watched.kind} {one_line(str(watched.folder))}: {watched.state}"
     parts: list[RenderableType] = [Text(where, "bold")]
@@ -95,10 +95,7 @@ def view(watched: Watched) -> Group:
         parts += [line, Text(state_line(watched))]
     parts += [to_terminal(table, titled=True) for table in tables(watched)]
     failed = [cell for cell in watched.cells if cell.state == "failed"]
-    parts += [
-        Text(f"failed: {one_line(cell.name)}: {one_line(cell.error or '')}")
-        for cell in failed[:MOST_LINES]
-    ]
+    parts += [Text(f"failed: {one_line(f'{c.name}: {c.error}')}") for c in failed[:MOST_LINES]]
     if len(failed) > MOST_LINES:
         parts.append(Text(f"and {len(failed) - MOST_LINES} more that failed"))
     if watched.state == "stopped":
@@ -111,7 +108,7 @@ def view(watched: Watched) -> Group:
 
 def state_line(watched: Watched) -> str:
     """How many runs are in which state, or the round of a single one, and the time left."""
-    from fedbridge.report.text import duration, one_line
+    from fedbridge.report.text import duration
 
     if watched.kind == "run":
         (cell,) = watched.cells

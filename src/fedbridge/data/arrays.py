@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
-from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
+from fedbridge.base.files import check_fits, readable_size
 from fedbridge.data.labels import as_labels, code_labels, show
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
     from fedbridge.data.split import Rows
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import Prepare
+
+NPY = ".npy"
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,15 +342,15 @@ def read_domain(file: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
 def read_arrays(file: Path, *names: str) -> list[NDArray[np.generic]]:
     """The named arrays of a file; arrays of Python objects are refused, since they are pickles."""
     try:
-        with file.open("rb") as stream:
-            arrays = np.load(stream, allow_pickle=False)
-            if not isinstance(arrays, NpzFile):
-                raise ValueError("it holds a single array")
-            missing = [name for name in names if name not in arrays.files]
+        readable_size(file)
+        with ZipFile(file) as archive:
+            held = {member.removesuffix(NPY): member for member in archive.namelist()}
+            missing = [name for name in names if name not in held]
             if not missing:
-                return [arrays[name] for name in names]
-            found = ", ".join(map(repr, arrays.files))
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+                return [_read_array(archive, held[name]) for name in names]
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged archives raise whatever their decoders do
         example = ", ".join(f"{name}=..." for name in names)
         raise DataError(
             f"Expected {file.name!r} to be an .npz of plain arrays, but it cannot be read "
@@ -351,8 +358,21 @@ def read_arrays(file: Path, *names: str) -> list[NDArray[np.generic]]:
         ) from error
     raise DataError(
         f"Expected arrays {_listed(names)} in {file.name!r}, but {_listed(missing)} is missing; "
-        f"it has: {found or 'nothing'}."
+        f"it has: {', '.join(map(repr, held)) or 'nothing'}."
     )
+
+
+def _read_array(archive: ZipFile, member: str) -> NDArray[np.generic]:
+    """One array, for which nothing is allocated before its header was found to be true."""
+    with archive.open(member) as stream:
+        read_header = HEADERS[np.lib.format.read_magic(stream)]
+        shape, _, kind = read_header(stream)
+        size, there = prod(shape) * kind.itemsize, archive.getinfo(member).file_size
+        if kind.hasobject or min(shape, default=0) < 0 or size != there - stream.tell():
+            raise ValueError(f"{member} claims {kind} of shape {shape}, which it does not hold")
+        check_fits(size)
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _listed(names: Sequence[str]) -> str:

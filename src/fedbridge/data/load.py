@@ -17,7 +17,6 @@ A model given as ``module:function`` runs that function: trust such a file as yo
 from __future__ import annotations
 
 import inspect
-import tomllib
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ from fedbridge.base.errors import (
     UnknownNameError,
     nearest,
 )
+from fedbridge.base.files import parse_toml, read_text
 from fedbridge.base.options import check_known
 from fedbridge.base.registry import Registry
 from fedbridge.data.arrays import npz_task
@@ -272,10 +272,10 @@ def read_task_file(path: Path) -> TaskFile:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except FileNotFoundError as error:
         raise DataError(f"Expected a task file at {str(path)!r}, but there is none.") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"Expected {str(path)!r} to be a TOML file, but it cannot be read: {error}."
         ) from error

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from fedbridge.base.errors import DataError, OptionError
-from fedbridge.base.options import check_number, check_whole
+from fedbridge.base.options import LARGEST, check_number, check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,8 @@ TEST_FRACTION = 0.3
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """Random numbers for one purpose; draws for another purpose never disturb them."""
-    return np.random.default_rng([check_whole("seed", seed, least=0), crc32(purpose.encode())])
+    known = check_whole("seed", seed, least=0, most=LARGEST)
+    return np.random.default_rng([known, crc32(purpose.encode())])
 
 
 def stratified_order(strata: NDArray[np.generic] | None, n: int, rng: np.random.Generator) -> Rows:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
-from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
+from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, fingerprint, run_id
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import summarise
 from fedbridge.training.job import INITIALISING, seed_of
@@ -128,6 +129,7 @@ class Run:
         folder.refuse_other_files()
         with folder_lock(folder.path):
             folder.verify(unchecked=unchecked, missing=True)
+            folder.remove_leftovers()
             return self._go(folder, resume=resume)
 
     def _go(self, folder: RunFolder | None, *, resume: bool) -> RunResult:
@@ -183,7 +185,6 @@ class Run:
         """All files of a finished run, or those that an earlier end has not come to."""
         whole = FinishedRun(folder.path, self.task, federation, state, summary)
         folder.unseal()
-        folder.remove_leftovers()
         folder.write_task(self.task, self.config())
         self.extras.before_result(whole)
         folder.write_result(delivered, summary, self.config())
@@ -222,9 +223,14 @@ class Run:
         }
         return {**known, **self.about}
 
+    @cached_property
+    def id(self) -> str:
+        """What the files of this run call it."""
+        return run_id(self.config())
+
     def _finished(self, folder: RunFolder | None) -> dict[str, Any] | None:
         """The summary in the folder, if it is that of all rounds."""
-        summary = None if folder is None else folder.summary()
+        summary = None if folder is None else folder.summary(whole=True)
         done = sum(line["round"] >= 1 for line in self.history)
         return summary if summary is not None and summary["rounds"] == done else None
 
@@ -314,11 +320,12 @@ class Run:
         if round >= 1:
             tensors |= {f"memory.{name}": value for name, value in method.memory().items()}
         facts = method.facts() if round >= 1 else {}
-        return Checkpoint(round, tensors, {"lines": len(self.history), "method": facts})
+        told = {"lines": len(self.history), "method": facts, "run": self.id}
+        return Checkpoint(round, tensors, told)
 
     def _take_up(self, folder: RunFolder, method: Method, first: int) -> int:
         """Go on from the newest checkpoint; the first round to run."""
-        found = folder.load_checkpoint()
+        found = folder.load_checkpoint(self.id)
         if found is None:
             return first
         checkpoint, self.history = found
@@ -330,16 +337,26 @@ class Run:
         for line in self.history:
             if line["round"] >= 1:
                 self._watch(line)
+        try:
+            self._restore(checkpoint, method)
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise RunFolderError(
+                f"Expected a checkpoint that fits this run in {folder.path / 'checkpoint'}, but it "
+                f"does not ({type(error).__name__}: {error}): start again in a new folder."
+            ) from error
+        return checkpoint.round + 1
+
+    def _restore(self, checkpoint: Checkpoint, method: Method) -> None:
+        """Make method and model what they were; raises whatever does not fit."""
         tensors = checkpoint.tensors
-        state = State.of_tensors(tensors)
+        state = _same_kind(State.of_tensors(tensors), method.state)
         if "best.parameters" in tensors:
-            self.best_state = State.of_tensors(tensors, "best.")
+            self.best_state = _same_kind(State.of_tensors(tensors, "best."), method.state)
         if checkpoint.round < 1:
             method.state = state
         else:
             method.begin(state)
             method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
-        return checkpoint.round + 1
 
 
 class SpoiltModelError(FedbridgeError):
@@ -353,6 +370,17 @@ def _check_finite(round: int, state: State) -> None:
             f"Expected a finite model after round {round}, but it holds NaN or Inf: lower lr, or "
             f"look at the sites' data. Everything up to the round before is kept."
         )
+
+
+def _same_kind(state: State, wanted: State) -> State:
+    """A state whose tensors have the names, types and sizes of another one."""
+    found, known = (
+        {name: (value.dtype, tuple(value.shape)) for name, value in one.tensors().items()}
+        for one in (state, wanted)
+    )
+    if found != known:
+        raise ValueError(f"it holds {found} instead of {known}")
+    return state
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -40,6 +40,9 @@ WHOLE = {
     "workers": 1,
 }
 """Options that are whole numbers, and the least that each can be."""
+MANY = 10**6
+"""The most that any of them, or the rounds, can be: more is a slip, not a wish."""
+MOST = {"batch_size": 10**9, "batch_size_target": 10**9}
 
 OFF = "off"
 NORM_RATIO = 1000.0
@@ -139,7 +142,8 @@ class Settings:
         given = {k: v for k, v in vars(self).items() if not (v is None and usual[k] is None)}
         for name, value in given.items():
             if name in WHOLE:
-                object.__setattr__(self, name, check_whole(name, value, least=WHOLE[name]))
+                number = check_whole(name, value, least=WHOLE[name], most=MOST.get(name, MANY))
+                object.__setattr__(self, name, number)
             elif name in NUMBERS and (name, value) != ("norm_ratio", OFF):
                 check_number(name, value, **NUMBERS[name])
             elif name in CHOICES:

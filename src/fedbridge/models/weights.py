@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
-from fedbridge.base.files import StorageError, readable_size, sha256, write_atomically
+from fedbridge.base.files import StorageError, read_bytes, readable_size, sha256, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,6 +66,7 @@ def read_weights(
 
 def stored_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a ``.safetensors`` file, and what its header says of them."""
+    readable_size(path)
     with safe_open(path, framework="pt") as stored:
         names = stored.keys()
         return {name: stored.get_tensor(name) for name in names}, stored.metadata() or {}
@@ -153,8 +154,7 @@ def _unpickle(path: Path, content: bytes) -> dict[str, Tensor]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        readable_size(path)
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise ModelError(
             f"Expected weights in {str(path)!r}, but they cannot be read "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import ReportError
-from fedbridge.base.files import write_atomically
+from fedbridge.base.files import refuse_overwriting, write_atomically
 from fedbridge.federation.loop import Extras, FinishedRun
 from fedbridge.methods import is_bound
 from fedbridge.report.charts import Chart, Spec, config, on_paper
@@ -63,6 +63,7 @@ def write_report(folder: Path, out: Path | None = None, *, unchecked: bool = Fal
         The file that was written.
     """
     file = folder / REPORT_FILE if out is None else out
+    refuse_overwriting(file, [folder / COMPARISON_FILE, *RunFolder(folder).own_files()])
     write_atomically(file, read_page(folder, unchecked=unchecked).html())
     return file
 

@@ -11,17 +11,8 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fedbridge.report.text import (
-    MISSING,
-    Html,
-    Piece,
-    csv_text,
-    latex_text,
-    markdown_text,
-    number,
-    one_line,
-    tag,
-)
+from fedbridge.base.text import csv_text, one_line
+from fedbridge.report.text import MISSING, Html, Piece, latex_text, markdown_text, number, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

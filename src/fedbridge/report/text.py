@@ -12,6 +12,8 @@ import re
 from html import escape
 from typing import TypeAlias
 
+from fedbridge.base.text import one_line
+
 MISSING = "–"
 
 _MARKDOWN = str.maketrans(
@@ -43,7 +45,6 @@ _LATEX: dict[str, str | int | None] = {
     "β": r"$\beta$",
     "σ": r"$\sigma$",
 }
-_FORMULA = re.compile(r"[=@]|[+-](?!\d+(\.\d+)?%?$)")
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -151,18 +152,3 @@ def latex_text(text: str) -> str:
     There a bracket or a star would belong to the line break before it.
     """
     return one_line(text).translate(str.maketrans(_LATEX))
-
-
-def csv_text(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula.
-
-    What could be one gets an apostrophe in front, as spreadsheets themselves write text; signed
-    numbers such as ``+90%`` cannot do harm and stay as they are.
-    """
-    plain = one_line(text)
-    return f"'{plain}" if _FORMULA.match(plain) else plain
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and characters that cannot be seen."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()

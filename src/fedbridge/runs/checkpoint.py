@@ -8,7 +8,6 @@ way, to go on to the same bits, and a site what it remembers between messages.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import sha256, to_json, write_atomically
+from fedbridge.base.files import parse_json, read_bytes, sha256, to_json, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,8 +118,8 @@ class CheckpointStore:
         """One checkpoint; None if it was never finished."""
         described = self._path(round, FACTS)
         if not described.exists():
-            return _read_single(self._path(round, TENSORS).read_bytes(), round)
-        body = json.loads(described.read_text(encoding="utf-8"))
+            return _read_single(read_bytes(self._path(round, TENSORS)), round)
+        body = parse_json(read_bytes(described))
         if body["format"] != FORMAT:
             raise CheckpointError(
                 f"Expected a checkpoint of format {FORMAT}, but {described.with_suffix('')} has "
@@ -129,7 +128,7 @@ class CheckpointStore:
         plain = {k: v for k, v in body.items() if k != "sha256"}
         if sha256(to_json(plain).encode()) != body["sha256"]:
             raise ValueError("its checksum does not fit")
-        data = self._path(round, TENSORS).read_bytes()
+        data = read_bytes(self._path(round, TENSORS))
         if sha256(data) != body["tensors_sha256"]:
             raise ValueError("the checksum of its tensors does not fit")
         return Checkpoint(body["round"], load(data), body["facts"])
@@ -137,6 +136,6 @@ class CheckpointStore:
 
 def _read_single(data: bytes, round: int) -> Checkpoint | None:
     """What a site remembered with version 0.1.0: one file, the plain values in its header."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = header.get("__metadata__", {}).get("facts")
-    return None if facts is None else Checkpoint(round, load(data), json.loads(facts))
+    return None if facts is None else Checkpoint(round, load(data), parse_json(facts))

@@ -6,8 +6,7 @@ looked at and reported on at any time.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from fedbridge.evaluation.ranking import ALPHA, rank_methods
 from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 from fedbridge.runs.record import mean
+from fedbridge.runs.shapes import COMPARISON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -372,7 +372,7 @@ class ComparisonFolder:
     def read(self) -> dict[str, Any] | None:
         """The file of the comparison; None if there is none."""
         file = self.path / COMPARISON_FILE
-        return read_record(file, json.loads, kind="comparison", format=FORMAT)
+        return read_record(file, COMPARISON, kind="comparison", format=FORMAT)
 
     def write(self, plan: Mapping[str, Any], comparison: Comparison) -> None:
         """What is known so far."""
@@ -393,24 +393,21 @@ def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]
 
 def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> ComparisonRecord:
     """Read a comparison's folder, finished or not; which methods are bounds, no file says."""
-    file = folder / COMPARISON_FILE
     found = ComparisonFolder(folder).read()
     if found is None:
         raise RunFolderError(f"Expected a comparison in {folder}, but it has no {COMPARISON_FILE}.")
-    try:
-        comparison = Comparison(
-            settings=tuple(found["settings"]),
-            methods=tuple(found["methods"]),
-            seeds=tuple(found["seeds"]),
-            rounds=found["rounds"],
-            cells=tuple(CellResult(**cell) for cell in found["cells"]),
-            control_note="",
-            bounds=tuple(filter(is_bound, found["methods"])),
-        )
-    except (KeyError, TypeError) as error:
-        raise RunFolderError(
-            f"Expected a whole comparison in {file}, but it lacks something: {error}."
-        ) from error
+    known = [field.name for field in fields(CellResult)]
+    comparison = Comparison(
+        settings=tuple(found["settings"]),
+        methods=tuple(found["methods"]),
+        seeds=tuple(found["seeds"]),
+        rounds=found["rounds"],
+        cells=tuple(
+            CellResult(**{k: v for k, v in cell.items() if k in known}) for cell in found["cells"]
+        ),
+        control_note="",
+        bounds=tuple(filter(is_bound, found["methods"])),
+    )
     return ComparisonRecord(
         folder,
         comparison,

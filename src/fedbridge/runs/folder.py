@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
 import warnings
 from dataclasses import dataclass
@@ -13,9 +14,20 @@ import tomli_w
 from safetensors.torch import save
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import append_line, sha256, to_json, write_atomically
+from fedbridge.base.files import (
+    append_line,
+    parse_json,
+    parse_toml,
+    read_bytes,
+    read_text,
+    sha256,
+    to_json,
+    write_atomically,
+)
+from fedbridge.runs import shapes
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
+from fedbridge.runs.shapes import CHECKPOINT, CONFIG, ROUND, SUMMARY, misfit, partly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
+    from fedbridge.runs.shapes import Kind
 
 FORMAT = 1
 SITES = "sites"
@@ -47,13 +60,22 @@ class RunFolderError(FedbridgeError):
 
 
 def read_record(
-    file: Path, parse: Callable[[str], Any], *, kind: str, format: int | None = None
+    file: Path,
+    shape: Kind,
+    *,
+    parse: Callable[[str], Any] = parse_json,
+    kind: str,
+    format: int | None = None,
 ) -> dict[str, Any] | None:
-    """A TOML or JSON file of a format that this version knows; None if there is no such file."""
-    if not file.exists():
+    """A TOML or JSON file of a format and ``shape`` that this version knows; None if none is there.
+
+    Raises:
+        RunFolderError: there is something else, which is named.
+    """
+    if not os.path.lexists(file):
         return None
     try:
-        record = parse(file.read_text(encoding="utf-8"))
+        record = parse(read_text(file))
     except (ValueError, OSError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore or remove it.") from error
     if not isinstance(record, dict):
@@ -61,9 +83,20 @@ def read_record(
     if format is not None and record.get("format") != format:
         raise RunFolderError(
             f"Expected a {kind} of format {format}, but {file.parent} has format "
-            f"{record.get('format')}: use the version of fedbridge that wrote it."
+            f"{record.get('format')!r}: use the version of fedbridge that wrote it."
         )
+    check_shape(record, shape, file, kind)
     return record
+
+
+def check_shape(record: object, shape: Kind, file: Path, kind: str) -> None:
+    """Refuse a record of which an entry is missing or of another kind."""
+    wrong = misfit(record, shape)
+    if wrong is not None:
+        raise RunFolderError(
+            f"Expected a whole {kind} in {file}, but `{wrong or kind}` is missing or of another "
+            f"kind: restore the file."
+        )
 
 
 @dataclass(frozen=True)
@@ -108,14 +141,13 @@ class RunFolder:
         """
         for file in RESULTS:
             (self.path / file).unlink(missing_ok=True)
-        self.remove_leftovers()
         self.rewind(history)
         self.write_task(task, config)
         write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
 
     def remove_leftovers(self) -> None:
         """Remove what an interrupted write has left."""
-        for left in self.path.glob(".*.partial"):
+        for left in self.path.rglob(".*.partial"):
             left.unlink(missing_ok=True)
 
     def _others(self) -> Iterator[Path]:
@@ -125,25 +157,45 @@ class RunFolder:
             if not (file.name.endswith(".partial") or file.name in ours):
                 yield file
 
-    def config(self) -> dict[str, Any] | None:
-        """The run's configuration; None if there is no run here."""
-        return read_record(self.path / "config.toml", tomllib.loads, kind="run", format=FORMAT)
+    def own_files(self) -> list[Path]:
+        """The files that make up a finished run, there or not."""
+        return [self.path / name for name in (*SEALED, CHECKSUMS)]
 
-    def summary(self) -> dict[str, Any] | None:
-        """The summary of a finished run; None if it is not finished."""
-        return read_record(self.path / "summary.json", json.loads, kind="summary")
+    def config(self, *, whole: bool = False) -> dict[str, Any] | None:
+        """The run's configuration; None if there is no run here.
+
+        What a model needs is there in any; ``whole`` asks for what a page needs, which a target's
+        own copy of its model lacks.
+        """
+        shape = CONFIG if whole else partly(CONFIG, "method", "model")
+        file = self.path / "config.toml"
+        return read_record(file, shape, parse=parse_toml, kind="run", format=FORMAT)
+
+    def summary(self, *, whole: bool = False) -> dict[str, Any] | None:
+        """The summary of a finished run; None if it is not finished. See ``config``."""
+        shape = SUMMARY if whole else partly(SUMMARY)
+        return read_record(self.path / "summary.json", shape, kind="summary")
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds so far; a half-written last line is left out."""
         file = self.path / "history.jsonl"
-        if not file.exists():
+        if not os.path.lexists(file):
             return []
-        lines = []
-        for text in file.read_text(encoding="utf-8").splitlines():
+        try:
+            texts = read_bytes(file).split(b"\n")
+        except OSError as error:
+            raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
+        lines: list[dict[str, Any]] = []
+        for number, text in enumerate(texts, 1):
             try:
-                lines.append(json.loads(text))
-            except ValueError:
+                lines.append(parse_json(text))
+            except ValueError as error:
+                if any(texts[number:]):
+                    raise RunFolderError(
+                        f"Could not read line {number} of {file}: {error}; restore the file."
+                    ) from error
                 break
+            check_shape(lines[-1], ROUND, file, "line of rounds")
         return lines
 
     def add_round(self, line: dict[str, Any]) -> None:
@@ -159,11 +211,17 @@ class RunFolder:
         """Keep what the run needs to go on."""
         CheckpointStore(self.path / "checkpoint").save(checkpoint)
 
-    def load_checkpoint(self) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
-        """The newest whole checkpoint and the history up to it."""
+    def load_checkpoint(self, run: str) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
+        """The newest whole checkpoint of this ``run`` and the history up to it."""
         checkpoint = CheckpointStore(self.path / "checkpoint").load()
         if checkpoint is None:
             return None
+        wrong = misfit(checkpoint.facts, CHECKPOINT)
+        if wrong is not None or checkpoint.facts.get("run") not in (None, run):
+            raise RunFolderError(
+                f"Expected the checkpoint of this run in {self.path / 'checkpoint'}, but it "
+                f"belongs to another: restore it, or start again in a new folder."
+            )
         history = [line for line in self.history() if line["round"] <= checkpoint.round]
         if len(history) != checkpoint.facts["lines"]:
             raise RunFolderError(
@@ -180,7 +238,7 @@ class RunFolder:
 
     def write_preprocessing(self, text: str, config: Mapping[str, Any]) -> None:
         """How new rows are to be treated."""
-        how = {**json.loads(text), "run": run_id(config)}
+        how = {**parse_json(text), "run": run_id(config)}
         write_atomically(self.path / "preprocessing.json", to_json(how, indent=1))
 
     def write_result(
@@ -212,11 +270,11 @@ class RunFolder:
             unchecked: look at nothing; a user who has read the warning wants it so.
             missing: let files be missing, for somebody who is about to complete them.
         """
-        if unchecked or self.summary() is None:
+        if unchecked:
             return
         sums = self._checksums()
         if sums is None:
-            if not missing:
+            if not missing and self.summary() is not None:
                 warnings.warn(
                     f"The run in {self.path} has no {CHECKSUMS} (an older version wrote it, or it "
                     f"was interrupted at its end): its files cannot be checked.",
@@ -225,12 +283,12 @@ class RunFolder:
             return
         for name in SEALED:
             file = self.path / name
-            if not file.exists():
+            if not os.path.lexists(file):
                 wrong = name in sums and not missing and "is missing"
             elif name not in sums:
                 wrong = "does not belong to it"
             else:
-                wrong = sha256(file.read_bytes()) != sums[name] and "was changed"
+                wrong = _checksum(file) != sums[name] and "was changed"
             if wrong:
                 raise RunFolderError(
                     f"Expected the run in {self.path} as it was written, but its {name} {wrong}: "
@@ -245,13 +303,9 @@ class RunFolder:
         return sums is not None and all((self.path / name).exists() for name in names)
 
     def _checksums(self) -> dict[str, str] | None:
-        found = read_record(self.path / CHECKSUMS, json.loads, kind="run", format=FORMAT)
-        if found is None:
-            return None
-        sums = found.get("files")
-        if not isinstance(sums, dict):
-            raise RunFolderError(f"Expected checksums in {self.path / CHECKSUMS}, but got none.")
-        return sums
+        file = self.path / CHECKSUMS
+        found = read_record(file, shapes.CHECKSUMS, kind="run", format=FORMAT)
+        return None if found is None else found["files"]
 
     def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
         ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
@@ -262,6 +316,14 @@ class RunFolder:
                 f"Expected a folder for this run, but {self.path} holds a different one (other "
                 f"{', '.join(different)}): choose another folder with --out."
             )
+
+
+def _checksum(file: Path) -> str | None:
+    """None for what cannot be read: no checksum fits it."""
+    try:
+        return sha256(read_bytes(file))
+    except OSError:
+        return None
 
 
 def run_id(config: Mapping[str, Any]) -> str:

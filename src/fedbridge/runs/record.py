@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,11 +13,12 @@ from safetensors.torch import load, save
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import NonFiniteError, ShapeError
-from fedbridge.base.files import write_atomically
+from fedbridge.base.files import read_bytes, write_atomically
 from fedbridge.evaluation.diagnostics import Diagnosis, diagnose
 from fedbridge.evaluation.intervals import Evidence, WithInterval, evidence, wilson_interval
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
+from fedbridge.runs.shapes import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def read_tested(folder: Path) -> Tested | None:
     if not file.exists():
         return None
     try:
-        tensors = load(file.read_bytes())
+        tensors = load(read_bytes(file))
         return Tested(tensors["outputs"], tensors["labels"])
     except (OSError, SafetensorError, KeyError, ShapeError, NonFiniteError) as error:
         raise RunFolderError(
@@ -247,11 +247,13 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a run's folder; an older summary of a run that goes on does not count."""
     run = RunFolder(folder)
-    config = run.config()
+    config = run.config(whole=True)
     if config is None:
         raise RunFolderError(f"Expected a run in {folder}, but it has no config.toml.")
-    manifest = read_record(folder / "manifest.json", json.loads, kind="manifest")
-    record = RunRecord(config, run.history(), run.summary(), manifest or {}, read_tested(folder))
+    manifest = read_record(folder / "manifest.json", MANIFEST, kind="manifest")
+    record = RunRecord(
+        config, run.history(), run.summary(whole=True), manifest or {}, read_tested(folder)
+    )
     if record.summary is not None and record.summary["rounds"] != len(record.played):
         return replace(record, summary=None)
     return record

@@ -24,7 +24,7 @@ from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
 from fedbridge.core import rules
 from fedbridge.data.load import load_task
 from fedbridge.federation.needs import UnmetNeedError
-from fedbridge.federation.settings import NAMES, split_options
+from fedbridge.federation.settings import MANY, NAMES, split_options
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
@@ -111,7 +111,7 @@ class ComparisonPlan:
         _check_distinct("settings", [setting.label for setting in self.settings])
         _check_distinct("methods", self.methods)
         _check_distinct("seeds", self.seeds)
-        check_whole("rounds", self.rounds, least=1)
+        check_whole("rounds", self.rounds, least=1, most=MANY)
         of_methods = [name for m in self.methods for name in known_methods.options_of(m)]
         known = dict.fromkeys([*NAMES, *of_methods])
         for options in (self.options, *(setting.run for setting in self.settings)):
@@ -360,13 +360,13 @@ def _check_distinct(what: str, values: Sequence[object]) -> None:
 
 
 def _summary(cell: PlannedRun) -> dict[str, Any] | None:
-    return None if cell.folder is None else RunFolder(cell.folder).summary()
+    return None if cell.folder is None else RunFolder(cell.folder).summary(whole=True)
 
 
 def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> bool:
     """Whether the cell's folder holds the run that the cell would be now."""
     assert cell.folder is not None
-    config = RunFolder(cell.folder).config()
+    config = RunFolder(cell.folder).config(whole=True)
     settings, _ = split_options(
         cell.options, cell.method, known_methods.options_of(cell.method), task.defaults
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,15 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedbridge.base.errors import DataError, ModelError, ShapeError
+from fedbridge.base.files import parse_json, read_text
+from fedbridge.base.text import csv_text
 from fedbridge.data.arrays import as_features, read_arrays
-from fedbridge.data.images.preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
+from fedbridge.data.images.preprocessing import (
+    SUFFIXES,
+    ImagePreprocessing,
+    is_for_images,
+    is_image,
+)
 from fedbridge.data.tables.cells import read_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
@@ -25,6 +32,9 @@ from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
 from fedbridge.training.trainer import PREDICTION_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -58,9 +68,13 @@ class Predictions:
         return table
 
     def to_csv(self) -> str:
-        """The table as CSV."""
+        """The table as CSV, in which a spreadsheet finds no formula."""
         text = StringIO()
-        self.to_table().to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        table = self.to_table()
+        for column in table.columns.intersection(["row", "prediction"]):
+            table[column] = [csv_text(c) if isinstance(c, str) else c for c in table[column]]
+        table = table.rename(columns=csv_text)
+        table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
         return text.getvalue()
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -125,6 +139,12 @@ def predict(
     return Predictions(rows, names, shares, saved.class_names)
 
 
+def inputs_of(run_dir: Path, new_data: Path) -> Iterator[Path]:
+    """The files that a prediction reads, none of which it may write over."""
+    yield from RunFolder(run_dir).own_files()
+    yield from filter(is_image, new_data.rglob("*")) if new_data.is_dir() else (new_data,)
+
+
 def load_model(
     run_dir: str | Path, *, model: str | None = None, unchecked: bool = False
 ) -> SavedModel:
@@ -144,7 +164,7 @@ def load_model(
             f"`fedbridge run ... --resume`."
         )
     folder.verify(unchecked=unchecked)
-    described = _description(config, run_dir)
+    described = config["model"]
     if described["name"].startswith(OBJECT_MODEL):
         raise RunFolderError(
             f"Expected a run whose model has a name, but the one in {str(run_dir)!r} was given as "
@@ -171,20 +191,6 @@ def load_model(
     return SavedModel(restored.eval(), shape, None if n_classes is None else tuple(names), how)
 
 
-def _description(config: dict[str, Any], run_dir: str | Path) -> dict[str, Any]:
-    """What the configuration says of the model, of the right kinds."""
-    found = config.get("model")
-    kinds = {"name": str, "input_shape": list, "outputs": int}
-    parts = found if isinstance(found, dict) else {}
-    whole = all(isinstance(parts.get(name), kind) for name, kind in kinds.items())
-    if whole and isinstance(config.get("method"), str):
-        return parts
-    raise RunFolderError(
-        f"Expected a method and a model in {str(Path(run_dir) / 'config.toml')!r}, but they are "
-        f"incomplete: restore the file."
-    )
-
-
 def _trusted(name: str, given: str | None, run_dir: str | Path) -> str:
     """The model to build: one of ours, or code that the user himself names."""
     if given is not None or is_built_in(name):
@@ -197,11 +203,14 @@ def _trusted(name: str, given: str | None, run_dir: str | Path) -> str:
 
 def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | None, str | None]:
     """How new rows are treated, and which run says so."""
-    if not file.exists():
+    if not os.path.lexists(file):
         return None, None
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = read_text(file)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
     how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
-    return how, json.loads(text).get("run")
+    return how, parse_json(text).get("run")
 
 
 def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
-from fedbridge.base.options import check_choice, check_whole
+from fedbridge.base.options import LARGEST, check_choice, check_whole
 from fedbridge.data.load import load_task
 from fedbridge.federation.loop import Run, RunResult
-from fedbridge.federation.settings import split_options
+from fedbridge.federation.settings import MANY, split_options
 from fedbridge.report import AllResultFiles
 from fedbridge.runs.folder import RunFolder
 
@@ -58,8 +58,8 @@ def run(
         3
     """
     check_choice("engine", engine, ENGINES)
-    rounds = check_whole("rounds", rounds, least=1)
-    seed = check_whole("seed", seed, least=0)
+    rounds = check_whole("rounds", rounds, least=1, most=MANY)
+    seed = check_whole("seed", seed, least=0, most=LARGEST)
     loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
     if engine != "local":
         from fedbridge.flower import run_here

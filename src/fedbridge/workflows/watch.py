@@ -173,7 +173,7 @@ def _means(costs: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 
 def _look_at_run(folder: Path) -> Watched:
-    config = RunFolder(folder).config()
+    config = RunFolder(folder).config(whole=True)
     assert config is not None
     result = CellResult(config["target"], config["method"], config["seed"])
     cell = _cell_state(folder, result, config["rounds"], is_locked(folder))
@@ -242,7 +242,7 @@ def _cell_state(
 
 def _own_summary(folder: Path, rounds: int) -> dict[str, Any] | None:
     """The summary of a run that has finished, though nobody has noted it yet."""
-    summary = RunFolder(folder).summary()
+    summary = RunFolder(folder).summary(whole=True)
     if summary is None or not (summary["rounds"] == rounds or summary["stopped_early"]):
         return None
     return summary

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
 import numpy as np
 
 from fedbridge.base.errors import DataError
+from fedbridge.base.files import read_bytes, readable_size
 from fedbridge.base.places import require_dataset
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 def read_cifar_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Images ``(n, 3, 32, 32)`` and labels ``(n,)`` of one CIFAR-10 ``.bin`` file."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise DataError(
             f"Expected the CIFAR-10 batch {str(path)!r}, but it cannot be read "
@@ -255,6 +256,7 @@ def read_cifar_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def _opened(path: Path) -> BinaryIO:
+    readable_size(path)
     with path.open("rb") as file:
         zipped = file.read(len(GZIP)) == GZIP
     return cast("BinaryIO", gzip.open(path) if zipped else path.open("rb"))

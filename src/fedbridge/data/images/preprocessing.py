@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedbridge.base.errors import DataError, ModelError, OptionError
+from fedbridge.base.files import parse_json, readable_size
 from fedbridge.base.options import check_flag, check_whole
 from fedbridge.base.processes import core_count
+from fedbridge.base.text import console
 from fedbridge.data.tables.preprocessing import read_record
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class ImagePreprocessing:
 def is_for_images(text: str) -> bool:
     """Whether saved preprocessing is that of images, and not of a table."""
     try:
-        return bool(json.loads(text)["kind"] == KIND)
+        return bool(parse_json(text)["kind"] == KIND)
     except (ValueError, TypeError, KeyError):
         return False
 
@@ -200,6 +201,7 @@ def decode_image(file: Path, size: int, grayscale: bool) -> NDArray[np.uint8]:
     files come from elsewhere.
     """
     try:
+        readable_size(file)
         with Image.open(file, formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
@@ -273,7 +275,7 @@ def _late_progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
     )
     counter = bar.add_task(doing, total=total)

@@ -121,6 +121,8 @@ def content_problem(content: Content, file: Path) -> Mismatch | None:
 def _measure(file: Path, most: int | None) -> tuple[int, str]:
     """Size and checksum of the content, of which no more than ``most`` bytes are read."""
     digest, size = hashlib.sha256(), 0
+    if not file.is_file():
+        raise FileNotFoundError(file)
     with gzip.open(file) if file.suffix == GZIP else file.open("rb") as stream:
         while chunk := stream.read(CHUNK if most is None else min(CHUNK, most - size)):
             digest.update(chunk)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fedbridge.base.errors import DataError, nearest
+from fedbridge.base.files import readable_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +33,7 @@ NAMELESS = "Unnamed: "
 def read_csv(path: Path) -> pd.DataFrame:
     """All cells of a CSV as text; the index counts the rows below the header from 0."""
     try:
+        readable_size(path)
         with path.open(encoding="utf-8-sig") as file, warnings.catch_warnings():
             # Rows longer than the header would lose their last cells with no more than a warning.
             warnings.simplefilter("error", pd.errors.ParserWarning)
