@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from fedbridge.base.errors import DataError, ModelError, ShapeError
 from fedbridge.data.arrays import as_features, read_arrays
 from fedbridge.data.images.preprocessing import SUFFIXES, ImagePreprocessing, is_for_images
-from fedbridge.data.tables.cells import read_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.federation.settings import OBJECT_MODEL
@@ -274,8 +273,8 @@ def _read_table(path: Path, preprocessing: Preprocessing) -> tuple[tuple[int | s
         raise DataError(
             f"Expected a .csv with the columns that the run was trained on, but got {str(path)!r}."
         )
-    table = read_csv(path)
-    return tuple(int(row) for row in table.index), preprocessing.apply(table)
+    table = preprocessing.read(path)
+    return tuple(table.rows.tolist()), preprocessing.apply(table)
 
 
 def _resizing(path: Path, shape: tuple[int, ...]) -> ImagePreprocessing:

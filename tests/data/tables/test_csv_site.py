@@ -119,7 +119,7 @@ def test_rare_categories_are_pointed_out_to_the_site(tmp_path):
 def test_names_and_free_text_are_refused_unless_they_are_meant(tmp_path):
     table = patients(name=[f"Jo Doe {k}" for k in range(20)])
     file = write(tmp_path, {"A": table}) / "A.csv"
-    with pytest.raises(DataError, match=r"'name', but 20 of its values .* must not leave the site"):
+    with pytest.raises(DataError, match=r"'name', but 20 of its 20 values .* must not leave the site"):
         describe_csv(file, "A", Reading())
     describe_csv(file, "A", Reading(columns=("age",)))
     describe_csv(file, "A", Reading(categorical=("name",)))

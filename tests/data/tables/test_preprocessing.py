@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedbridge.base.errors import DataError
+from fedbridge.data.tables.cells import as_table
 from fedbridge.data.tables.preprocessing import (
     CategoricalColumn,
     NumericColumn,
@@ -24,9 +25,9 @@ SAVED = Preprocessing(
 )
 
 SITES = {
-    "A": pd.DataFrame({"age": ["10", "20", "60", ""], "sex": ["f", "f", "m", ""]}),
-    "B": pd.DataFrame({"age": ["", ""], "sex": ["", ""]}),
-    "C": pd.DataFrame({"age": ["5", "5"], "sex": ["m", "m"]}),
+    "A": as_table(pd.DataFrame({"age": ["10", "20", "60", ""], "sex": ["f", "f", "m", ""]})),
+    "B": as_table(pd.DataFrame({"age": ["", ""], "sex": ["", ""]})),
+    "C": as_table(pd.DataFrame({"age": ["5", "5"], "sex": ["m", "m"]})),
 }
 KINDS = {"age": "numeric", "sex": "categorical"}
 
