@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import filecmp
+from filecmp import cmp
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from fedbridge.base.errors import DataError
+from fedbridge.base.files import readable_size
 from fedbridge.data.labels import show
 
 if TYPE_CHECKING:
@@ -17,21 +18,16 @@ if TYPE_CHECKING:
 def site_files(folder: Path, suffix: str) -> dict[str, Path]:
     """The file of every site, by the site's name, in the order of the names."""
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() == suffix)
-    check_visible(files)
+    hidden = [file.name for file in files if file.name.startswith(".")]
+    if hidden:
+        raise DataError(
+            f"Expected every {suffix} in {str(folder)!r} to be a site's, but some are hidden, "
+            f"{show(hidden)}: remove them, or rename what is meant."
+        )
     check_names(files, [file.stem for file in files])
     found = {file.stem: file for file in files}
     check_copies({site: [file] for site, file in found.items()})
     return found
-
-
-def check_visible(files: Sequence[Path]) -> None:
-    """Refuse hidden files, which nobody sees and systems leave behind, among the data."""
-    hidden = [file.name for file in files if file.name.startswith(".")]
-    if hidden:
-        raise DataError(
-            f"Expected files that can be seen in {str(files[0].parent)!r}, but {show(hidden)} "
-            f"{'is' if len(hidden) == 1 else 'are'} hidden: remove them, or rename what is meant."
-        )
 
 
 def check_names(paths: Sequence[Path], sites: Sequence[str]) -> None:
@@ -48,11 +44,22 @@ def check_names(paths: Sequence[Path], sites: Sequence[str]) -> None:
 
 def check_copies(files: Mapping[str, Sequence[Path]]) -> None:
     """Refuse a site whose files are, byte for byte and in order, those of another."""
-    sizes = {site: [file.stat().st_size for file in own] for site, own in files.items()}
+    sizes = {site: [*map(_size, own)] for site, own in files.items()}
     for one, other in combinations(files, 2):
-        pairs = list(zip(files[one], files[other], strict=False))
-        if sizes[one] == sizes[other] and all(filecmp.cmp(*pair, shallow=False) for pair in pairs):
+        pairs = zip(files[one], files[other], strict=False)
+        same = any(sizes[one]) and sizes[one] == sizes[other]
+        if same and all(cmp(*pair, shallow=False) for pair in pairs):
             raise DataError(
                 f"Expected data of its own at every site, but {one!r} is a copy of {other!r}: "
                 f"remove one of them."
             )
+
+
+def _size(file: Path) -> int:
+    try:
+        return readable_size(file)
+    except OSError as error:
+        raise DataError(
+            f"Expected files of data in {str(file.parent)!r}, but {file.name!r} cannot be read "
+            f"({error}): remove it."
+        ) from error

@@ -169,7 +169,8 @@ def _lines(path: Path) -> list[list[str]]:
     """The cells of every line, the header's first."""
     try:
         check_memory(readable_size(path) * MEMORY_PER_BYTE, repr(str(path)), "leave columns out")
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
         if "\0" in text:
             raise ValueError("it holds characters of code 0, as other encodings and formats do")
         bare = re.sub(r'"[^"]*"', "", text[: text.find("\n") + 1] or text)
@@ -185,6 +186,11 @@ def _lines(path: Path) -> list[list[str]]:
             raise ValueError(f"line {reader.line_num}: {error}") from error
         if not any(map(str.strip, lines[0] if lines else ())):
             raise ValueError("its first line is empty")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _unreadable(
+            path, f"line {line} is in another encoding, so save it as UTF-8"
+        ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -232,7 +238,9 @@ def _junk(column: str, table: Table, site: str | None, otherwise: str) -> DataEr
     spellings = spellings_for(others) or spellings_for([cells[0]]) if others else []
     advice = "correct it, leave it empty if unknown"
     if spellings:
-        advice = f"read such numbers with {shown(spellings)}"
+        examples = dict.fromkeys(spelling.plain(cells[0]) for spelling in spellings)
+        written = " or ".join(filter(None, examples))
+        advice = f"write {written}, read such numbers with {shown(spellings)}"
     elif is_too_large(cells[0]):
         advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
     return DataError(

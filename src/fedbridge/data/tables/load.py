@@ -92,9 +92,9 @@ def table_task(
     """
     check_choice("standardise", standardise, get_args(Standardise))
     chosen = None if columns is None else column_names(columns)
-    spelling = Spelling(decimal, thousands, percent)
-    reading = Reading(label_column, chosen, column_names(categorical), kind, spelling)
-    tables = _site_tables(path, site_column, spelling)
+    coded = column_names(categorical)
+    reading = Reading(label_column, chosen, coded, kind, decimal, thousands, percent)
+    tables = _site_tables(path, site_column, reading.spelling)
     target_name = check_target_name(target, tables)
     summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
     schema, schema_notes = agree(summaries, reading)
@@ -114,7 +114,7 @@ def table_task(
         standardise=standardise,
         label_column=label_column,
         class_names=class_names,
-        spelling=spelling,
+        spelling=reading.spelling,
     )
     rows = {
         site: SiteRows(fitted[site].encode(table), y[site], table.rows.tolist())

@@ -155,7 +155,8 @@ class Preprocessing:
     def encode(self, table: Table) -> Tensor:
         """The rows of a table that holds all columns."""
         ends = np.cumsum([column.width for column in self.columns], dtype=np.int64).tolist()
-        check_memory(8 * len(table) * ends[-1], "the table", "leave categories out with `columns`")
+        what = f"the encoded rows of site {self.site!r}"
+        check_memory(8 * len(table) * ends[-1], what, "leave columns of categories out")
         encoded = np.empty((len(table), ends[-1]), dtype=np.float32)
         numeric: dict[int, NumericColumn] = {}
         for column, end in zip(self.columns, ends, strict=True):

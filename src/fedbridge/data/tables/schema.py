@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -26,7 +27,7 @@ from fedbridge.data.tables.cells import NAMELESS, Table, require_columns
 from fedbridge.data.tables.spelling import PLAIN, Spelling, looks_numeric, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -58,16 +59,26 @@ class Reading:
         columns: The columns to learn from; ``None`` for all others that have a name.
         categorical: Columns of numbers that are codes.
         kind: What is predicted; ``None`` lets the labels tell.
-        spelling: How numbers are spelled.
+        decimal: How numbers are spelled, as in ``Spelling``.
+        thousands: The same.
+        percent: The same.
     """
 
     label_column: str = "label"
     columns: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     kind: TaskKind | None = None
-    spelling: Spelling = PLAIN
+    decimal: str = PLAIN.decimal
+    thousands: str | None = PLAIN.thousands
+    percent: bool = PLAIN.percent
+
+    @property
+    def spelling(self) -> Spelling:
+        """How numbers are spelled."""
+        return Spelling(self.decimal, self.thousands, self.percent)
 
     def __post_init__(self) -> None:
+        _ = self.spelling  # or an error
         if self.kind is not None:
             check_choice("kind", self.kind, get_args(TaskKind))
         if self.columns is not None and self.label_column in self.columns:
@@ -79,6 +90,8 @@ class Reading:
 
 def column_names(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Column names, each once, given as a list or as one text separated by commas."""
+    if not isinstance(columns, Iterable):
+        raise OptionError(f"Expected names of columns, but got {columns!r}: name them in quotes.")
     listed = columns.split(",") if isinstance(columns, str) else map(str, columns)
     return tuple(name for name in dict.fromkeys(name.strip() for name in listed) if name)
 
