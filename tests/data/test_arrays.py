@@ -217,3 +217,17 @@ def test_samples_of_another_shape_name_their_site(folder):
     np.savez(folder / "west.npz", X=np.zeros((4, 7)), y=np.arange(4) % 2)
     with pytest.raises(ShapeError, match=r"west: \(7,\)"):
         load_task(folder, target="north")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("EAST.npz", r"in whatever case, but got 'EAST\.npz' and 'east\.npz'"),
+        (".east.npz", r"some are hidden, '\.east\.npz'"),
+        ("south.npz", "'east' is a copy of 'south'"),
+    ],
+)
+def test_two_files_of_a_site_hidden_ones_and_copies_are_named(folder, name, message):
+    (folder / name).write_bytes((folder / "east.npz").read_bytes())
+    with pytest.raises(DataError, match=message):
+        load_task(folder, target="north")

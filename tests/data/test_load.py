@@ -9,9 +9,9 @@ import pytest
 
 from fedbridge.base.errors import DataError, OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.base.files import to_json
-from fedbridge.data.load import load_task, possible_targets, registry, summary_of
+from fedbridge.data.load import RUN_OPTIONS, load_task, possible_targets, registry, summary_of
 from fedbridge.data.task import FederatedTask
-from fedbridge.federation.settings import Settings
+from fedbridge.federation.settings import NAMES, Settings
 from fedbridge.models import build_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -125,6 +125,7 @@ class TestTaskFile:
         def text(content: str) -> Path:
             file = tmp_path / "task.toml"
             file.write_text(content)
+            (tmp_path / "north.csv").write_text("age,label\n")
             return file
 
         return text
@@ -161,8 +162,43 @@ class TestTaskFile:
             ('[task]\nname = "digits-noise"\nnosie = 1', UnknownOptionError, "'noise'"),
             ('[task]\nname = "digits-noise"\nseed = 1', UnknownOptionError, "'seed'"),
             ('[task]\nname = "digits-noise"\n[run]\nmodel = 3', OptionError, "`model`"),
+            ("[task]\nname = 3", OptionError, r"`name` in 'task\.toml' to be text, but got 3"),
+            ('[task]\nname = "heart"\ntarget = 3', OptionError, "`target`.*in quotes"),
+            ('[task]\nname = "heart"\ntarget = ["va"]', OptionError, "`target`"),
+            ('[task]\nname = "digits-noise"\nnoise = 1999-01-01', DataError, "`noise` in .task."),
+            ('[task]\nname = "digits-noise"\n[task.noise]', DataError, "`noise` in .task."),
+            ('[task]\nname = "digits-noise"\n[task.sites.a]\nx = 1', DataError, "`sites`"),
+            ('[task]\nname = "digits-noise"\n[sites.a]\nx = 1', DataError, r"but got \[sites\]"),
+            (
+                '[task]\npath = "."\nlabel_column = 3',
+                OptionError,
+                r"of \[task\] .* text, but got 3",
+            ),
+            ('[task]\npath = "."\ncolumns = 3', OptionError, "names of columns, but got 3"),
+            ("x = " + "[" * 5000, DataError, "cannot be read"),
+            ("#" * 2**20 + "#", DataError, "more than 1,048,576 bytes"),
         ],
     )
     def test_a_file_that_says_something_else_is_refused(self, write, content, error, message):
         with pytest.raises(error, match=message):
             load_task(write(content))
+
+    @pytest.mark.parametrize(
+        ("key", "near"),
+        [("learning_rate", "lr"), ("batchsize", "batch_size"), ("optimiser", "optimizer")],
+    )
+    def test_a_run_option_that_there_is_not_is_an_error_with_the_nearest(self, write, key, near):
+        file = write(f'[task]\nname = "digits-noise"\n[run]\n{key} = 1\n')
+        named = rf"\[run\] of 'task\.toml', but there is no option '{key}'\. Did you mean '{near}'"
+        for read in (load_task, possible_targets):
+            with pytest.raises(UnknownOptionError, match=named):
+                read(file)
+
+    @pytest.mark.parametrize("key", ["method", "rounds", "seed", "engine", "out"])
+    def test_what_belongs_to_one_run_is_refused_with_where_to_give_it(self, write, key):
+        file = write(f'[task]\nname = "digits-noise"\n[run]\n{key} = 1\n')
+        with pytest.raises(UnknownOptionError, match=rf"'task\.toml', but got '{key}'.*--{key}"):
+            load_task(file)
+
+    def test_the_options_of_a_run_are_those_of_its_settings(self):
+        assert RUN_OPTIONS == NAMES

@@ -68,6 +68,13 @@ class UnknownTargetError(UnknownNameError, OptionError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as ``" Did you mean 'fedgp'?"``, or nothing when no known name is near."""
-    close = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)
+    """A hint such as ``" Did you mean 'fedgp'?"``, or nothing when no known name is near.
+
+    Near is also an abbreviation: ``lr`` for ``learning_rate``.
+    """
+    listed, plain = list(known), name.lower().replace("_", "-")
+    initials = "".join(word[:1] for word in plain.split("-"))
+    close = get_close_matches(plain, listed, n=1, cutoff=0.5) or [
+        k for k in listed if k == initials
+    ]
     return f" Did you mean {close[0]!r}?" if close else ""

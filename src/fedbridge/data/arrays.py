@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.base.files import check_fits, readable_size
 from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.site_files import site_files
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
     FederatedTask,
@@ -323,9 +324,8 @@ def npz_task(
         seed: Decides every random choice of rows.
         split: How the target's rows are divided; all its training rows are labelled by default.
     """
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".npz")
     return task_from_domains(
-        {file.stem: read_domain(file) for file in files},
+        {site: read_domain(file) for site, file in site_files(path, ".npz").items()},
         target,
         seed,
         path=path,

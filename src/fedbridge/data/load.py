@@ -11,7 +11,8 @@ A task ``.toml`` names the data with all their options, so that a task is one fi
     model = "mlp:32"
     lr = 0.05
 
-A model given as ``module:function`` runs that function: trust such a file as you would a script.
+A key that means nothing is an error: it was meant to do something. A model given as
+``module:function`` runs that function: trust such a file as you would a script.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from fedbridge.base.errors import (
     OptionError,
     TargetNeededError,
     UnknownNameError,
+    UnknownOptionError,
     nearest,
 )
 from fedbridge.base.files import parse_toml, read_text
@@ -51,7 +53,7 @@ from fedbridge.data.split import SplitOptions
 from fedbridge.data.tables.load import table_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from fedbridge.data.task import FederatedTask
 
@@ -61,6 +63,17 @@ NO_OPTIONS = ("target", "seed")
 """Parameters that every task has."""
 
 TABLES = ("task", "run")
+RUN_OPTIONS = (
+    *("model", "lr", "lr_target", "batch_size", "batch_size_target", "epochs", "epochs_target"),
+    *("steps", "steps_target", "optimizer", "momentum", "weight_decay", "class_weights", "warmup"),
+    *("lr_factor", "align", "blocks", "weights", "buffers", "evidence", "noise_from"),
+    *("probe_batches", "sketch_size", "participation", "dropout", "early_stopping"),
+    *("validation_fraction", "norm_ratio", "device", "workers"),
+)
+"""What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
+GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
+"""What belongs to one run and not to a task."""
+LARGEST_FILE = 2**20
 
 
 def _adapt(name: str, entry: object) -> TaskFactory:
@@ -100,7 +113,9 @@ def load_task(
     if Path(name_or_path).suffix.lower() == ".toml":
         file = read_task_file(Path(name_or_path))
         task = _load(file.source, target or file.target, seed, {**file.options, **options})
-        task = file.with_run_defaults(task)
+        task = replace(
+            task, model=file.model or task.model, defaults={**task.defaults, **file.defaults}
+        )
     else:
         task = _load(name_or_path, target, seed, options)
     asked = {"task": str(name_or_path), "target": target, "options": dict(options)}
@@ -146,7 +161,7 @@ def _load(
 ) -> FederatedTask:
     factory = _factory(name_or_path)
     known = _known_options(factory)
-    _check_options(factory, options, known, str(name_or_path))
+    _check_options(factory, options, f"task {str(name_or_path)!r}")
     task = factory(target=target, seed=seed, **_arguments(factory, options))
     usual = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     in_force = {**usual, **options}
@@ -195,13 +210,16 @@ def _own_data(path: Path) -> TaskFactory:
     return partial(loaders[layouts[0]], path)
 
 
-def _check_options(
-    factory: TaskFactory, options: Mapping[str, object], known: Collection[str], task: str
-) -> None:
-    parameters = inspect.signature(factory).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    check_known(options, known, f"task {task!r}")
+def _check_options(factory: TaskFactory, options: Mapping[str, object], where: str) -> None:
+    """Refuse options that the task does not have, and anything but text where it expects text."""
+    parameters = inspect.signature(factory).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        check_known(options, _known_options(factory), where)
+    for name, value in options.items():
+        kind = parameters[name].annotation if name in parameters else None
+        empty = value is None and kind == "str | None"
+        if kind in ("str", "str | None") and not (isinstance(value, str) or empty):
+            raise OptionError(f"Expected `{name}` of {where} to be text, but got {value!r}.")
 
 
 def _known_options(factory: TaskFactory) -> dict[str, object]:
@@ -239,15 +257,8 @@ class TaskFile:
     source: str | Path
     target: str | None
     options: Mapping[str, object]
-    run: Mapping[str, object]
-
-    def with_run_defaults(self, task: FederatedTask) -> FederatedTask:
-        """The task with the file's run options in front of its own defaults."""
-        run = dict(self.run)
-        model = run.pop("model", task.model)
-        if not isinstance(model, str):
-            raise OptionError(f"Expected `model` to be a name, but got {model!r}.")
-        return replace(task, model=model, defaults={**task.defaults, **run})
+    model: str | None
+    defaults: Mapping[str, object]
 
 
 def read_task_file(path: Path) -> TaskFile:
@@ -265,9 +276,31 @@ def read_task_file(path: Path) -> TaskFile:
             f"Expected [task] of {path.name!r} to have either `path` (own data) or `name` (a "
             f"built-in task), but it has {'both' if 'path' in task else 'neither'}."
         )
+    for table, key in ((task, "path"), (task, "name"), (task, "target"), (run, "model")):
+        if not isinstance(table.get(key, ""), str):
+            raise OptionError(
+                f"Expected `{key}` in {path.name!r} to be text, but got {table[key]!r}: write it "
+                f"in quotes."
+            )
+    source = _source(task, path)
     options = {key: task[key] for key in task if key not in ("path", "name", "target")}
-    target = task.get("target")
-    return TaskFile(_source(task, path), None if target is None else str(target), options, run)
+    _check_options(_factory(source), options, f"[task] of {path.name!r}")
+    _check_run(run, path)
+    target, model = (
+        cast("str | None", part) for part in (task.get("target"), run.pop("model", None))
+    )
+    return TaskFile(source, target, options, model, run)
+
+
+def _check_run(run: Mapping[str, object], path: Path) -> None:
+    where = f"[run] of {path.name!r}"
+    for name in GIVEN_AT_THE_START:
+        if name in run:
+            raise UnknownOptionError(
+                f"Expected options that suit the task in {where}, but got {name!r}, which is "
+                f"given where a run is started: as --{name} or {name}=."
+            )
+    check_known(run, RUN_OPTIONS, f"every run (those of a method are given with it) in {where}")
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -282,9 +315,17 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 
 def _table(tables: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
+    """One table, flat: text, numbers, true or false, and lists of these."""
     table = tables.get(name, {})
     if not isinstance(table, dict):
         raise DataError(f"Expected a table [{name}] in {path.name!r}, but got {table!r}.")
+    for key, value in table.items():
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, str | int | float):
+                raise DataError(
+                    f"Expected text, a number, true or false, or a list of these as `{key}` in "
+                    f"[{name}] of {path.name!r}, but got {value!r}."
+                )
     return table
 
 

@@ -7,7 +7,9 @@ is made: whoever holds one may rely on it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     Prepare = Callable[[Tensor, torch.Generator], Tensor]
 
+GIGABYTE = 10**9
 SHIFTED_TARGET = "target"
 """What tasks that shift one client call this client."""
 
@@ -318,6 +321,23 @@ def check_finite(values: Tensor, site: str, what: str) -> None:
             f"Expected finite {what}, but {int(bad.sum())} of {len(values)} rows of site {site!r} "
             f"hold NaN or Inf, first row {row} (from 0): impute or remove them."
         )
+
+
+def check_memory(needed: float, what: str, advice: str) -> None:
+    """Refuse what this machine cannot hold, before any of it is read or made."""
+    memory = machine_memory()
+    if needed > memory:
+        raise DataError(
+            f"Expected data that fit into memory, {memory / GIGABYTE:,.1f} GB, but {what} would "
+            f"take {needed / GIGABYTE:,.1f} GB: {advice}."
+        )
+
+
+def machine_memory() -> float:
+    """Bytes of memory in this machine, where the system says so."""
+    if not hasattr(os, "sysconf"):
+        return inf
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 @dataclass(frozen=True)

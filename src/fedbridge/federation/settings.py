@@ -155,7 +155,7 @@ class Settings:
     def _check_device(self) -> None:
         try:
             torch.empty(1, device=self.device)
-        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise OptionError(
                 f"Expected a `device` that is there, such as 'cpu', but got {self.device!r}: "

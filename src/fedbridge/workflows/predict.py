@@ -24,7 +24,6 @@ from fedbridge.data.images.preprocessing import (
     is_for_images,
     is_image,
 )
-from fedbridge.data.tables.cells import read_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
 from fedbridge.federation.settings import OBJECT_MODEL
@@ -283,8 +282,8 @@ def _read_table(path: Path, preprocessing: Preprocessing) -> tuple[tuple[int | s
         raise DataError(
             f"Expected a .csv with the columns that the run was trained on, but got {str(path)!r}."
         )
-    table = read_csv(path)
-    return tuple(int(row) for row in table.index), preprocessing.apply(table)
+    table = preprocessing.read(path)
+    return tuple(table.rows.tolist()), preprocessing.apply(table)
 
 
 def _resizing(path: Path, shape: tuple[int, ...]) -> ImagePreprocessing:

@@ -5,7 +5,7 @@ from pictures import TINY, register_tiny_backbone, write_images
 
 import fedbridge as fb
 from fedbridge.base.errors import DataError, OptionError, TargetNeededError, UnknownNameError
-from fedbridge.data.builtin import domainbed
+from fedbridge.data import task as federated_task
 from fedbridge.data.builtin.domainbed import SUITES
 from fedbridge.data.load import load_task, possible_targets, summary_of
 from fedbridge.models import build_model
@@ -174,8 +174,8 @@ class TestSplit:
             load_task("pacs", "photo", **SMALL)
 
     def test_images_that_would_fill_the_memory_are_refused(self, monkeypatch):
-        monkeypatch.setattr(domainbed, "_memory", lambda: 2e7)
-        with pytest.raises(DataError, match=r"the 280 of 'pacs' take .* choose a `backbone`"):
+        monkeypatch.setattr(federated_task, "machine_memory", lambda: 2e7)
+        with pytest.raises(DataError, match=r"the 280 images of 'pacs' .* a `backbone`"):
             load_task("pacs", "photo")
         load_task("pacs", "photo", **SMALL)
 

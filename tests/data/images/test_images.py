@@ -1,5 +1,7 @@
 """A folder of images: pixels of one size, or features of a frozen backbone."""
 
+import shutil
+
 import pytest
 import torch
 from pictures import TINY, register_tiny_backbone
@@ -157,3 +159,16 @@ class TestBackbone:
     def test_an_unknown_one_suggests_the_nearest(self, folder):
         with pytest.raises(UnknownNameError, match="Did you mean 'efficientnet-lite0'"):
             load_task(folder, target="photo", backbone="efficientnet-light")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("paper", "'paper' is a copy of 'photo'"),
+        ("Photo", "in whatever case, but got 'Photo' and 'photo'"),
+    ],
+)
+def test_two_folders_of_a_domain_and_copies_are_named(folder, name, message):
+    shutil.copytree(folder / "photo", folder / name)
+    with pytest.raises(DataError, match=message):
+        load_task(folder, target="photo")

@@ -119,10 +119,19 @@ def test_rare_categories_are_pointed_out_to_the_site(tmp_path):
 def test_names_and_free_text_are_refused_unless_they_are_meant(tmp_path):
     table = patients(name=[f"Jo Doe {k}" for k in range(20)])
     file = write(tmp_path, {"A": table}) / "A.csv"
-    with pytest.raises(DataError, match=r"'name', but 20 of its values .* must not leave the site"):
+    with pytest.raises(DataError, match=r"'name', but 20 of its 20 .* must not leave the site"):
         describe_csv(file, "A", Reading())
     describe_csv(file, "A", Reading(columns=("age",)))
     describe_csv(file, "A", Reading(categorical=("name",)))
+
+
+def test_a_header_and_numbers_that_mean_two_things_are_refused_at_the_site(tmp_path):
+    (tmp_path / "A.csv").write_text("age,label,label\n1,no,no\n2,yes,yes\n")
+    with pytest.raises(DataError, match="'label' stands there more than once"):
+        describe_csv(tmp_path / "A.csv", "A", Reading())
+    file = write(tmp_path, {"A": patients(age=["1,5", "2,5"] * 10)}) / "A.csv"
+    with pytest.raises(DataError, match=r"'1,5' .*write 1\.5"):
+        describe_csv(file, "A", Reading())
 
 
 def test_a_word_among_labels_that_are_numbers_is_refused_at_the_site(tmp_path):

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from fedbridge.base.errors import DataError
+from fedbridge.data import task as federated_task
+from fedbridge.data.tables.cells import as_table
 from fedbridge.data.tables.preprocessing import (
     CategoricalColumn,
     NumericColumn,
@@ -24,9 +26,9 @@ SAVED = Preprocessing(
 )
 
 SITES = {
-    "A": pd.DataFrame({"age": ["10", "20", "60", ""], "sex": ["f", "f", "m", ""]}),
-    "B": pd.DataFrame({"age": ["", ""], "sex": ["", ""]}),
-    "C": pd.DataFrame({"age": ["5", "5"], "sex": ["m", "m"]}),
+    "A": as_table(pd.DataFrame({"age": ["10", "20", "60", ""], "sex": ["f", "f", "m", ""]})),
+    "B": as_table(pd.DataFrame({"age": ["", ""], "sex": ["", ""]})),
+    "C": as_table(pd.DataFrame({"age": ["5", "5"], "sex": ["m", "m"]})),
 }
 KINDS = {"age": "numeric", "sex": "categorical"}
 
@@ -71,6 +73,14 @@ def test_codes_are_the_same_as_numbers_and_as_text():
 def test_a_table_that_does_not_fit_is_refused(table, message):
     with pytest.raises(DataError, match=message):
         SAVED.apply(pd.DataFrame(table))
+
+
+def test_rows_that_would_fill_the_memory_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(federated_task, "machine_memory", lambda: 100.0)
+    frame = pd.DataFrame({"sex": ["m"] * 10, "age": [40] * 10})
+    with pytest.raises(DataError, match="the encoded rows of site 'North' would take"):
+        SAVED.apply(frame)
+    assert len(SAVED.apply(frame[:3])) == 3
 
 
 def test_json_brings_back_the_same_preprocessing():

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from fedbridge.base.errors import DataError, DisagreementError
+from fedbridge.data.tables.cells import as_table
 from fedbridge.data.tables.schema import (
     Reading,
     TableSummary,
@@ -17,7 +18,7 @@ from fedbridge.data.tables.schema import (
 
 def summaries(frames: dict[str, pd.DataFrame], **reading: object) -> dict[str, TableSummary]:
     return {
-        site: summarise(frame.assign(label="x"), site, Reading(**reading))
+        site: summarise(as_table(frame.assign(label="x")), site, Reading(**reading))
         for site, frame in frames.items()
     }
 

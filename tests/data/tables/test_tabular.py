@@ -8,6 +8,7 @@ import pytest
 
 from fedbridge.base.errors import DataError, DisagreementError, OptionError, UnknownNameError
 from fedbridge.data.load import load_task
+from fedbridge.data.tables.preprocessing import Preprocessing
 
 
 def patients(**changes: object) -> pd.DataFrame:
@@ -235,6 +236,82 @@ def test_bad_tables_are_refused(load, frame, options, error, message):
         load(frame, **options)
 
 
+class TestSpelling:
+    @pytest.mark.parametrize("column", ["age", "label"])
+    @pytest.mark.parametrize(
+        ("cell", "option"),
+        [
+            ("{},5", "`decimal=','`"),
+            ("{}%", "`percent=True`"),
+            ("{} 000", "`thousands=' '`"),
+            ("{}_000", "`thousands='_'`"),
+            ("{}'000", """`thousands="'"`"""),
+            ("{}.000,5", r"`decimal=','` and `thousands='\.'`"),
+            ("{},234.5", "`thousands=','`"),
+        ],
+    )
+    def test_numbers_in_another_spelling_are_no_categories(self, load, column, cell, option):
+        cells = [cell.format(1 + k) for k in range(60)]
+        with pytest.raises(DataError, match=rf"numbers in column '{column}', but row 2.*{option}"):
+            load(patients(**{column: cells}))
+
+    def test_they_are_read_by_option_and_remembered(self, load, tmp_path):
+        plain = load(patients(age=[1000 + k / 2 for k in range(60)]))
+        spelled = patients(age=[f"1.{k // 2:03},{k % 2 * 5}" for k in range(60)])
+        task = load(spelled, decimal=",", thousands=".")
+        np.testing.assert_array_equal(task.target.x, plain.target.x)
+        saved = Preprocessing.from_json(task.preprocessing.to_json())
+        assert saved == task.preprocessing
+        x = saved.apply(tmp_path / "patients.csv")
+        assert x[task.manifest["test"]].tolist() == task.test.x.tolist()
+
+    def test_a_table_without_options_is_saved_as_before(self, load):
+        assert "numbers" not in json.loads(load(patients()).preprocessing.to_json())
+
+    def test_codes_that_look_like_numbers_may_be_meant(self, load):
+        post_code = [f"{k % 3} 000" for k in range(60)]
+        assert load(patients(ward=post_code), categorical="ward").input_shape == (6,)
+
+    def test_the_label_may_be_spelled_otherwise_too(self, load):
+        task = load(patients(label=[f"{k},5" for k in range(60)]), decimal=",")
+        assert (task.kind, task.sources[0].y[:2].tolist()) == ("regression", [0.5, 1.5])
+
+    def test_a_task_file_may_say_it(self, load, tmp_path):
+        frame = patients(age=[f"{k},5" for k in range(60)])
+        with pytest.raises(DataError, match="decimal"):
+            load(frame)
+        file = tmp_path / "task.toml"
+        file.write_text('[task]\npath = "patients.csv"\ntarget = "C"\ndecimal = ","\n')
+        assert load_task(file).input_shape == (3,)
+
+
+@pytest.mark.parametrize("distinct", [60, 40])
+def test_nearly_as_many_categories_as_rows_are_an_identifier(load, distinct):
+    frame = patients(name=[f"patient {k % distinct}" for k in range(60)])
+    with pytest.raises(DataError, match=rf"'name', but {distinct} of its 60 values differ.*leave"):
+        load(frame)
+    assert load(frame, columns="age").input_shape == (1,)
+    assert load(frame, categorical="name").input_shape == (3 + distinct,)
+
+
+@pytest.mark.parametrize("cell", ["1e300", "inf", "9" * 400])
+@pytest.mark.parametrize("column", ["age", "label"])
+@pytest.mark.parametrize("times", [1, 60])
+def test_numbers_without_end_are_refused(load, cell, column, times):
+    values = [str(k / 2) for k in range(60)]
+    with pytest.raises(DataError, match=f"'{column}'"):
+        load(patients(**{column: [cell] * times + values[times:]}))
+
+
+def test_a_test_row_far_from_training_is_named(load):
+    frame = patients()
+    row = load(frame).manifest["test"][0]
+    frame["age"] = frame["age"].astype(float)
+    frame.loc[row, "age"] = 1e30
+    with pytest.raises(DataError, match=rf"'age' like those of training.* row {row + 2} .*1e\+30"):
+        load(frame)
+
+
 class TestOneFilePerSite:
     @pytest.fixture
     def folder(self, tmp_path):
@@ -271,4 +348,29 @@ class TestOneFilePerSite:
     def test_a_site_without_rows_is_named(self, folder):
         (folder / "B.csv").write_text("age,sex,label\n")
         with pytest.raises(DataError, match="'B' has none below its header"):
+            load_task(folder, target="C")
+
+    def test_two_files_for_one_site_are_named(self, folder):
+        (folder / "B.csv").rename(folder / "a.CSV")
+        with pytest.raises(DataError, match=r"in whatever case, but got 'A\.csv' and 'a\.CSV'"):
+            load_task(folder, target="C")
+
+    @pytest.mark.parametrize("name", [".D.csv", "._A.csv"])
+    def test_a_hidden_file_is_named(self, folder, name):
+        (folder / name).write_bytes((folder / "A.csv").read_bytes())
+        with pytest.raises(DataError, match=rf"some are hidden, '\{name}': remove"):
+            load_task(folder, target="C")
+
+    def test_what_systems_leave_behind_is_no_site(self, folder):
+        (folder / ".DS_Store").write_bytes(b"\0")
+        assert load_task(folder, target="C").source_names == ("A", "B")
+
+    def test_a_copy_of_another_sites_file_is_named(self, folder):
+        (folder / "D.csv").write_bytes((folder / "A.csv").read_bytes())
+        with pytest.raises(DataError, match="'A' is a copy of 'D'"):
+            load_task(folder, target="C")
+
+    def test_a_file_that_is_none_is_named(self, folder):
+        (folder / "D.csv").symlink_to(folder / "nowhere")
+        with pytest.raises(DataError, match=r"'D\.csv' cannot be read"):
             load_task(folder, target="C")

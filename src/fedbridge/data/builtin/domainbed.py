@@ -14,9 +14,7 @@ label for 90% or 80% of them, or disagrees for 90%. Whoever trusts the colour fa
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
-from math import inf, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
 IMAGE_SIZE = 224
 TEST_SHARE = 0.2
-GIGABYTE = 10**9
 
 COLOUR_FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 """The domains, and how often the colour differs from the label in each."""
@@ -152,7 +149,6 @@ def suite_task(
     y = codes[target_name].numpy()
     divided = split_target(y, len(y), seed, split)
     how = ImagePreprocessing.from_options(image_size, False, backbone, IMAGE_SIZE)
-    _check_memory(suite, sum(map(len, files.values())), how)
     rows, notes = image_rows(root, files, how, cache=cache)
     sites = {
         domain: SiteRows(torch.from_numpy(rows[domain]), codes[domain], names_below(root, own))
@@ -206,25 +202,6 @@ def _checked_classes(suite: Suite, labels: Mapping[str, Sequence[str]]) -> tuple
                 f"{suite.name}`."
             )
     return classes
-
-
-def _check_memory(suite: Suite, images: int, how: ImagePreprocessing) -> None:
-    """Refuse what would fill the memory, before hours are spent on decoding it."""
-    needed = images * prod(how.row_shape) * how.row_type.itemsize / GIGABYTE
-    memory = _memory() / GIGABYTE
-    if needed > memory:
-        raise DataError(
-            f"Expected images that fit into memory, {memory:,.1f} GB, but the {images:,} of "
-            f"{suite.name!r} take {needed:,.1f} GB at {how.size}x{how.size}: choose a `backbone`, "
-            f"or a smaller `image_size`."
-        )
-
-
-def _memory() -> float:
-    """Bytes of memory in this machine, where the system says so."""
-    if not hasattr(os, "sysconf"):
-        return inf
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _differences(suite: Suite, labels: Mapping[str, Sequence[str]]) -> list[str]:

@@ -20,8 +20,13 @@ from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.data.store.catalogue import CATALOGUE, Files
 from fedbridge.data.store.verify import content_problem
-from fedbridge.data.tables.cells import as_text, numbers
-from fedbridge.data.tables.preprocessing import CodedColumn, NumericColumn, Preprocessing
+from fedbridge.data.tables.cells import Table, as_table
+from fedbridge.data.tables.preprocessing import (
+    CodedColumn,
+    NumericColumn,
+    Preprocessing,
+    most_frequent,
+)
 from fedbridge.data.task import check_target_name
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ def heart_task(
     target_name = check_target_name(target, HOSPITALS)
     hospitals = _read_all(require_dataset("heart"))
     own = hospitals[target_name]
-    preprocessing = _fit(target_name, own.table.iloc[own.training(seed)])
+    preprocessing = _fit(target_name, own.table.take(own.training(seed)))
     usual = BUILT_IN_SPLIT if target_name == LABELLED_IN_FULL else LABELLED
     return assemble(
         {
@@ -114,13 +119,13 @@ class _Hospital:
     """The complete rows of one file, as text, and how many there were before."""
 
     path: Path
-    table: pd.DataFrame
+    table: Table
     n_rows: int
 
     @property
     def labels(self) -> NDArray[np.int64]:
         """0 for no disease, 1 for disease of any degree."""
-        return (numbers(self.table[LABEL]).to_numpy() > 0).astype(np.int64)
+        return (self.table.values_of(LABEL) > 0).astype(np.int64)
 
     @property
     def n_test(self) -> int:
@@ -133,12 +138,12 @@ class _Hospital:
         return SiteRows(
             preprocessing.encode(self.table),
             torch.from_numpy(self.labels),
-            self.table.index.tolist(),
+            self.table.rows.tolist(),
         )
 
     def training_rows(self, name: str, seed: int) -> SiteRows:
         which = self.training(seed)
-        return select(self.rows(_fit(name, self.table.iloc[which])), which)
+        return select(self.rows(_fit(name, self.table.take(which))), which)
 
 
 def _read_all(folder: Path) -> dict[str, _Hospital]:
@@ -160,50 +165,48 @@ def _read(path: Path) -> _Hospital:
                 f"Expected {len(COLUMNS)} values in each line of {str(path)!r}, but line {number} "
                 f"has {len(line)}: get the file again."
             )
-    text = as_text(pd.DataFrame(cells, columns=list(COLUMNS), dtype=object))
+    table = as_table(pd.DataFrame(cells, columns=list(COLUMNS), dtype=object))
     for column in (*NUMBERS, *CODES, LABEL):
-        _check(text[column], path)
-    complete = text.drop(columns=list(MOSTLY_MISSING))
-    complete = complete[(complete != "").all(axis=1)]
-    if complete.empty:
+        _check(table, column, path)
+    complete = table.pick([column for column in COLUMNS if column not in MOSTLY_MISSING])
+    complete = complete.take((complete.text != "").all(axis=0))
+    if not len(complete):
         raise DataError(f"Expected complete rows in {str(path)!r}, but there are none.")
-    return _Hospital(path, complete, len(text))
+    return _Hospital(path, complete, len(table))
 
 
-def _check(cells: pd.Series, path: Path) -> None:
+def _check(table: Table, column: str, path: Path) -> None:
     """Refuse a cell that is neither missing nor what its column holds."""
-    column = str(cells.name)
+    cells = table[column]
     if column in CODES:
-        expected, good = f"one of {', '.join(CODES[column])}", cells.isin(CODES[column])
+        expected, good = f"one of {', '.join(CODES[column])}", np.isin(cells, CODES[column])
     elif column == LABEL:
         degrees = [str(degree) for degree in range(SEVEREST + 1)]
-        expected, good = f"a label from 0 to {SEVEREST}", cells.isin(degrees)
+        expected, good = f"a label from 0 to {SEVEREST}", np.isin(cells, degrees)
     else:
-        expected, good = "a number", numbers(cells).notna()
-    bad = cells[~good & (cells != "")]
+        expected, good = "a number", ~np.isnan(table.values_of(column))
+    bad = np.flatnonzero(~good & (cells != ""))
     if len(bad):
         raise DataError(
-            f"Expected {expected} or ? as {column!r} in {str(path)!r}, but line "
-            f"{int(bad.index[0]) + 1} has {bad.iloc[0]!r}: get the file again."
+            f"Expected {expected} or ? as {column!r} in {str(path)!r}, but line {bad[0] + 1} has "
+            f"{cells[bad[0]]!r}: get the file again."
         )
 
 
-def _fit(hospital: str, training: pd.DataFrame) -> Preprocessing:
+def _fit(hospital: str, training: Table) -> Preprocessing:
     """Means and deviations of the training rows; medians for what a later table may lack."""
     columns: list[Column] = []
     for name in NUMBERS:
-        values = numbers(training[name]).to_numpy()
+        values = np.ascontiguousarray(training.values_of(name))
         columns.append(
             NumericColumn(name, float(np.median(values)), float(values.mean()), _scale(values))
         )
     for name, levels in CODES.items():
-        indicators = [
-            (training[name] == level).to_numpy().astype(np.float64) for level in levels[1:]
-        ]
+        indicators = [(training[name] == level).astype(np.float64) for level in levels[1:]]
         columns.append(
             CodedColumn(
                 name,
-                str(training[name].mode().iloc[0]),
+                most_frequent(training[name].tolist()),
                 levels,
                 tuple(float(values.mean()) for values in indicators),
                 tuple(_scale(values) for values in indicators),

@@ -136,7 +136,7 @@ def _floats(values: NDArray[np.float64]) -> torch.Tensor:
 def _distances(diff: object, n_sources: int | None) -> list[float]:
     """The distance of every source."""
     if not isinstance(diff, Sequence) or isinstance(diff, str):
-        count = 1 if n_sources is None else check_whole("n_sources", n_sources, least=1)
+        count = 1 if n_sources is None else check_whole("n_sources", n_sources, least=1, most=1000)
         return [check_number("diff", diff, least=0, most=1)] * count
     if not diff or n_sources not in (None, len(diff)):
         raise OptionError(

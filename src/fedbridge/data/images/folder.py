@@ -8,6 +8,7 @@ CPU instead of days.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from fedbridge.base.errors import DataError
@@ -15,8 +16,9 @@ from fedbridge.base.options import check_flag
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
+from fedbridge.data.site_files import check_copies, check_names
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
-from fedbridge.data.task import check_target_name
+from fedbridge.data.task import check_memory, check_target_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,8 +58,11 @@ def images_task(
         cache: Keep the decoded images or features on disk for the next time.
         split: How the target's images are divided; all that train are labelled by default.
     """
-    files = {folder.name: image_files(folder) for folder in folders(path)}
+    domains = folders(path)
+    check_names(domains, [domain.name for domain in domains])
+    files = {domain.name: image_files(domain) for domain in domains}
     check_target_name(target, files)
+    check_copies(files)
     how = ImagePreprocessing.from_options(image_size, grayscale, backbone, IMAGE_SIZE)
     rows, notes = image_rows(path, files, how, cache=cache)
     task = task_from_domains(
@@ -89,6 +94,12 @@ def image_rows(
         cache: Take rows from the cache, and keep there what is not in it.
     """
     check_flag("cache", cache)
+    images = sum(map(len, files.values()))
+    check_memory(
+        images * prod(how.row_shape) * how.row_type.itemsize,
+        f"the {images:,} images of {root.name!r} at {how.size}x{how.size}",
+        "choose a `backbone`, or a smaller `image_size`",
+    )
     kept = {
         site: cached_rows(root / site, own, how) if cache else KeptRows(how.rows(own, site))
         for site, own in files.items()

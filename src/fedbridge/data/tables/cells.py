@@ -7,19 +7,40 @@ interpret a cell differently.
 
 from __future__ import annotations
 
+import csv
 import re
-import warnings
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from fedbridge.base.errors import DataError, nearest
 from fedbridge.base.files import readable_size
+from fedbridge.data.labels import show
+from fedbridge.data.tables.spelling import (
+    LARGEST,
+    PLAIN,
+    Spelling,
+    is_too_large,
+    looks_numeric,
+    numbers,
+    shown,
+    spellings_for,
+)
+from fedbridge.data.task import check_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Text: TypeAlias = NDArray[np.object_]
+    Which: TypeAlias = NDArray[np.bool_] | NDArray[np.int64]
 
 MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
 LONGEST_MISSING = max(map(len, MISSING))
@@ -28,90 +49,219 @@ SEPARATORS = (",", ";", "\t")
 HEADER_ROWS = 2
 NAMELESS = "Unnamed: "
 """How pandas calls a column without a name, such as the index that it writes itself."""
+MEMORY_PER_BYTE = 16
+"""Bytes of memory that a byte of a CSV takes while its cells are Python's strings."""
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """All cells of a CSV as text; the index counts the rows below the header from 0."""
-    try:
-        readable_size(path)
-        with path.open(encoding="utf-8-sig") as file, warnings.catch_warnings():
-            # Rows longer than the header would lose their last cells with no more than a warning.
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            header = file.readline()
-            file.seek(0)
-            frame = pd.read_csv(
-                file,
-                sep=max(SEPARATORS, key=header.count),
-                dtype=str,
-                keep_default_na=False,
-                skip_blank_lines=False,
-                index_col=False,
-                skipinitialspace=True,
-            )
-    except (
-        OSError,
-        UnicodeDecodeError,
-        pd.errors.ParserError,
-        pd.errors.ParserWarning,
-        pd.errors.EmptyDataError,
-    ) as error:
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Cells as text and as the numbers they spell, column by column.
+
+    Attributes:
+        names: The columns.
+        text: ``(columns, rows)``; ``""`` where a value is missing, ``1.0`` as ``1``.
+        values: The same as numbers; NaN where there is none.
+        rows: What each row is called: its place below the header, from 0.
+    """
+
+    names: tuple[str, ...]
+    text: Text
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    def __getitem__(self, name: str) -> Text:
+        """The text of one column."""
+        cells: Text = self.text[self._places[name]]
+        return cells
+
+    def take(self, which: Which) -> Table:
+        """Some of the rows."""
+        return Table(self.names, self.text[:, which], self.values[:, which], self.rows[which])
+
+    def pick(self, names: Sequence[str]) -> Table:
+        """Some of the columns."""
+        places = [self._places[name] for name in names]
+        return Table(tuple(names), self.text[places], self.values[places], self.rows)
+
+    def values_of(self, name: str) -> NDArray[np.float64]:
+        """The numbers of one column, NaN where there is none."""
+        values: NDArray[np.float64] = self.values[self._places[name]]
+        return values
+
+    def numbers(
+        self,
+        names: Sequence[str],
+        site: str | None = None,
+        otherwise: str = "name the column in `categorical`",
+    ) -> NDArray[np.float64]:
+        """``(columns, rows)`` of numbers, NaN where missing.
+
+        Anything else is junk: the error names its first cell and what to do about it, or
+        ``otherwise`` if no numbers were meant.
+        """
+        chosen = self.pick(names)
+        junk = np.isnan(chosen.values) & (chosen.text != "")
+        if junk.any():
+            place = int(junk.any(axis=1).argmax())
+            raise _junk(names[place], chosen.take(junk[place]), site, otherwise)
+        return np.ascontiguousarray(chosen.values)
+
+
+def read_csv(path: Path, spelling: Spelling = PLAIN) -> Table:
+    """The cells of a CSV; rows that hold nothing are left out but counted."""
+    lines = _lines(path)
+    names = [name.strip() for name in lines[0]]
+    longer = next((row for row, line in enumerate(lines) if len(line) > len(names)), None)
+    if longer is not None:
+        raise _unreadable(
+            path, f"row {longer + 1} has {len(lines[longer])} cells and the header {len(names)}"
+        )
+    kept = [row for row, line in enumerate(lines) if row and any(line)]
+    padding = [""] * len(names)
+    columns = list(zip(*(lines[row] + padding[len(lines[row]) :] for row in kept), strict=True))
+    found = {place: _column(cells, spelling) for place, cells in enumerate(columns)}
+    return _table(names, found, np.array(kept, dtype=np.int64) - 1, repr(str(path)))
+
+
+def as_table(frame: pd.DataFrame, spelling: Spelling = PLAIN) -> Table:
+    """The cells of a table in memory, of any types: what is no text is a number already."""
+    found = {}
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        cells = [
+            "" if missing else cell if isinstance(cell, str) else str(cell)
+            for cell, missing in zip(column.tolist(), column.isna(), strict=True)
+        ]
+        words = any(isinstance(cell, str) for cell in column.tolist())
+        found[place] = _column(cells, spelling if words else PLAIN)
+    return _table(list(map(str, frame.columns)), found, np.arange(len(frame)), "the table")
+
+
+def _table(
+    names: Sequence[str],
+    found: dict[int, tuple[list[str], NDArray[np.float64]]],
+    rows: NDArray[np.int64],
+    where: str,
+) -> Table:
+    """Columns without a name say nothing; a name that stands twice would say two things."""
+    named = [place for place, name in enumerate(names) if name]
+    twice = [name for name, times in Counter(names).items() if name and times > 1]
+    if twice:
         raise DataError(
-            f"Expected {str(path)!r} to be a CSV in UTF-8 with a header row, but it cannot be "
-            f"read: {error}"
+            f"Expected a name of its own for every column of {where}, but {show(twice)} stands "
+            f"there more than once: rename or remove one of them."
+        )
+    shape = (len(named), len(rows))
+    text, values = np.empty(shape, dtype=object), np.empty(shape)
+    for place, (cells, own) in enumerate(found[place] for place in named if found):
+        text[place], values[place] = cells, own
+    return Table(tuple(names[place] for place in named), text, values, rows)
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """The cells of every line, the header's first."""
+    try:
+        check_memory(readable_size(path) * MEMORY_PER_BYTE, repr(str(path)), "leave columns out")
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+        if "\0" in text:
+            raise ValueError("it holds characters of code 0, as other encodings and formats do")
+        bare = re.sub(r'"[^"]*"', "", text[: text.find("\n") + 1] or text)
+        reader = csv.reader(
+            StringIO(text, newline=""),
+            delimiter=max(SEPARATORS, key=bare.count),
+            skipinitialspace=True,
+            strict=True,
+        )
+        try:
+            lines = list(reader)
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num}: {error}") from error
+        if not any(map(str.strip, lines[0] if lines else ())):
+            raise ValueError("its first line is empty")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _unreadable(
+            path, f"line {line} is in another encoding, so save it as UTF-8"
         ) from error
-    return frame.loc[~frame.isin(["", None]).all(axis=1)]
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise _unreadable(path, error) from error
+    return lines
 
 
-def as_text(frame: pd.DataFrame) -> pd.DataFrame:
-    """The cells as trimmed text, every spelling of a missing value as ``""``, ``1.0`` as ``1``."""
-    return frame.apply(_column_as_text) if len(frame.columns) else frame
+def _unreadable(path: Path, problem: object) -> DataError:
+    return DataError(
+        f"Expected {str(path)!r} to be a CSV in UTF-8 with a header row, but it cannot be read: "
+        f"{problem}."
+    )
 
 
-def _column_as_text(column: pd.Series) -> pd.Series:
-    cells = column.astype(object).where(column.notna(), "")
-    return pd.Series([_cell(str(cell)) for cell in cells], column.index, dtype=object)
+def _column(cells: Sequence[str], spelling: Spelling) -> tuple[list[str], NDArray[np.float64]]:
+    """Trimmed text with every spelling of a missing value as ``""``, and its numbers.
+
+    A number becomes plain text whatever its format; what only looks like a plain number, but has
+    another format than the table, is none.
+    """
+    text = list(map(str.strip, cells))
+    if spelling != PLAIN:
+        plain = {cell: spelling.plain(cell) for cell in set(text)}
+        values = numbers([plain[cell] or "" for cell in text])
+        return [_cell(plain[cell] or cell) for cell in text], values
+    values = numbers(text)
+    odd = np.flatnonzero(np.isnan(values) | (values == np.round(values))).tolist()
+    spelled = {cell: _cell(cell) for cell in {text[row] for row in odd}}
+    for row in odd:
+        text[row] = spelled[text[row]]
+    return text, values
 
 
 def _cell(text: str) -> str:
-    text = text.strip()
     if text.endswith("0") and WHOLE_FLOAT.fullmatch(text):
         text = text[: text.index(".")]
     return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
 
 
-def numbers(column: pd.Series) -> pd.Series:
-    """The cells as floats; NaN where they are missing or not a finite number."""
-    values = pd.to_numeric(column, errors="coerce").astype(np.float64)
-    return values.where(np.isfinite(values))
+def _junk(column: str, table: Table, site: str | None, otherwise: str) -> DataError:
+    """An error that names the first cell that is no number, and the options that read it."""
+    cells = table[column]
+    where = "" if site is None else f" at site {site!r}"
+    others = {cell for cell in cells if looks_numeric(cell) and not is_too_large(cell)}
+    spellings = spellings_for(others) or spellings_for([cells[0]]) if others else []
+    advice = "correct it, leave it empty if unknown"
+    if spellings:
+        examples = dict.fromkeys(spelling.plain(cells[0]) for spelling in spellings)
+        written = " or ".join(filter(None, examples))
+        advice = f"write {written}, read such numbers with {shown(spellings)}"
+    elif is_too_large(cells[0]):
+        advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
+    return DataError(
+        f"Expected numbers in column {column!r}, but row {spreadsheet_row(table.rows)}{where} has "
+        f"{_short(cells[0])} ({len(cells)} such cells; the header is row 1): {advice}, or "
+        f"{otherwise}."
+    )
 
 
-def checked_numbers(column: pd.Series, site: str | None = None) -> pd.Series:
-    """The cells as floats, NaN where missing, or an error that names the first that is junk."""
-    values = numbers(column)
-    junk = column[values.isna() & (column != "")]
-    if len(junk):
-        where = "" if site is None else f" at site {site!r}"
-        raise DataError(
-            f"Expected numbers in column {str(column.name)!r}, but row {spreadsheet_row(junk)}"
-            f"{where} has {_short(junk.iloc[0])} ({len(junk)} such cells; the header is row 1): "
-            f"correct it, leave it empty if unknown, or name the column in `categorical`."
-        )
-    return values
+def spreadsheet_row(rows: NDArray[np.int64]) -> int:
+    """Number of the first of these rows as a spreadsheet shows it: the header is row 1."""
+    return int(rows[0]) + HEADER_ROWS
 
 
-def spreadsheet_row(cells: pd.Series) -> int:
-    """Row number of the first of these cells as a spreadsheet shows it: the header is row 1."""
-    return int(cells.index[0]) + HEADER_ROWS
-
-
-def require_columns(frame: pd.DataFrame, needed: Iterable[str], where: str) -> None:
+def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> None:
     """Refuse a table without the needed columns, and list those it has."""
-    has = [str(column) for column in frame.columns]
     for column in needed:
-        if column not in has:
+        if column not in names:
             raise DataError(
                 f"Expected a column {column!r} in {where}, but there is none."
-                f"{nearest(column, has)} It has: {', '.join(map(repr, has))}."
+                f"{nearest(column, names)} It has: {show(names)}."
             )
 
 

@@ -7,6 +7,7 @@ scales and codes them.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -14,9 +15,10 @@ from fedbridge.base.errors import DataError
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.labels import show
+from fedbridge.data.site_files import site_files
 from fedbridge.data.site_package import LocalSite
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
-from fedbridge.data.tables.cells import as_text, read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.cells import read_csv, require_columns, spreadsheet_row
 from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.tables.schema import (
     MAX_LEVELS,
@@ -27,15 +29,15 @@ from fedbridge.data.tables.schema import (
     labelled_rows,
     summarise,
 )
+from fedbridge.data.tables.spelling import PLAIN, Spelling
 from fedbridge.data.task import Site, check_target_classes, check_target_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    import pandas as pd
-
     from fedbridge.data.site_package import Role
+    from fedbridge.data.tables.cells import Table
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.tables.schema import Schema, Tables, TableSummary, TaskKind
     from fedbridge.data.task import FederatedTask
@@ -62,6 +64,9 @@ def table_task(
     categorical: str | Sequence[str] = (),
     standardise: Standardise = "site",
     kind: TaskKind | None = None,
+    decimal: str = ".",
+    thousands: str | None = None,
+    percent: bool = False,
     split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task from one CSV with a site column, or from a folder with one CSV per site.
@@ -79,21 +84,29 @@ def table_task(
         standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
         kind: ``classification`` or ``regression``; by default words and up to 20 different whole
             numbers are classes, other numbers are values.
+        decimal: What stands before the fraction of a number, ``.`` or ``,``.
+        thousands: What stands between groups of three digits: ``,``, ``.``, a space, ``_`` or
+            ``'``; nothing by default.
+        percent: Whether ``12%`` is a number, 0.12.
         split: How the target's rows are divided; all its training rows are labelled by default.
     """
     check_choice("standardise", standardise, get_args(Standardise))
     chosen = None if columns is None else column_names(columns)
-    reading = Reading(label_column, chosen, column_names(categorical), kind)
-    tables = _site_tables(path, site_column)
+    coded = column_names(categorical)
+    reading = Reading(label_column, chosen, coded, kind, decimal, thousands, percent)
+    tables = _site_tables(path, site_column, reading.spelling)
     target_name = check_target_name(target, tables)
     summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
     schema, schema_notes = agree(summaries, reading)
+    for column, levels in schema.levels.items():
+        present = sum(int((table[column] != "").sum()) for table in tables.values())
+        check_categories(column, len(levels), present, reading)
     class_names = schema.class_names
     labelled = {site: labelled_rows(table, site, label_column) for site, table in tables.items()}
-    y = {site: schema.labels(table[label_column], site) for site, table in labelled.items()}
+    y = {site: schema.labels(table, site) for site, table in labelled.items()}
     strata = None if class_names is None else y[target_name].numpy()
     divided = split_target(strata, len(labelled[target_name]), seed, split)
-    training = {**labelled, target_name: labelled[target_name].iloc[divided.training]}
+    training = {**labelled, target_name: labelled[target_name].take(divided.training)}
     fitted = fit_preprocessing(
         training,
         schema.kinds,
@@ -101,12 +114,13 @@ def table_task(
         standardise=standardise,
         label_column=label_column,
         class_names=class_names,
+        spelling=reading.spelling,
     )
     rows = {
-        site: SiteRows(fitted[site].encode(table), y[site], table.index.tolist())
+        site: SiteRows(fitted[site].encode(table), y[site], table.rows.tolist())
         for site, table in labelled.items()
     }
-    loose = tables[target_name].drop(labelled[target_name].index)
+    loose = tables[target_name].take(tables[target_name][label_column] == "")
     return assemble(
         {site: rows[site] for site in rows if site != target_name},
         rows[target_name],
@@ -116,9 +130,7 @@ def table_task(
         seed=seed,
         target_name=target_name,
         class_names=class_names,
-        unlabelled=(fitted[target_name].encode(loose), loose.index.tolist())
-        if len(loose)
-        else None,
+        unlabelled=(fitted[target_name].encode(loose), loose.rows.tolist()) if len(loose) else None,
         preprocessing=fitted[target_name],
         notes=[
             _kind_note(label_column, class_names),
@@ -131,17 +143,14 @@ def table_task(
     )
 
 
-def _site_tables(path: Path, site_column: str | None) -> dict[str, pd.DataFrame]:
-    """Every site's rows as text, without the column that names the site."""
+def _site_tables(path: Path, site_column: str | None, spelling: Spelling) -> dict[str, Table]:
+    """Every site's rows, without the column that names the site."""
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv")
-        tables = {file.stem: as_text(read_csv(file)) for file in files}
+        tables = {site: read_csv(file, spelling) for site, file in site_files(path, ".csv").items()}
         if site_column is not None:
-            tables = {
-                site: t.drop(columns=site_column, errors="ignore") for site, t in tables.items()
-            }
+            tables = {site: _without(table, site_column) for site, table in tables.items()}
     else:
-        tables = _divide(read_csv(path), site_column or SITE_COLUMN, path)
+        tables = _divide(read_csv(path, spelling), site_column or SITE_COLUMN, path)
     for site, table in tables.items():
         if not len(table):
             raise DataError(
@@ -151,20 +160,37 @@ def _site_tables(path: Path, site_column: str | None) -> dict[str, pd.DataFrame]
     return tables
 
 
-def _divide(frame: pd.DataFrame, site_column: str, path: Path) -> dict[str, pd.DataFrame]:
-    require_columns(frame, [site_column], f"{path.name!r} to name the site of each row")
-    if not len(frame):
+def _divide(table: Table, site_column: str, path: Path) -> dict[str, Table]:
+    require_columns(table.names, [site_column], f"{path.name!r} to name the site of each row")
+    if not len(table):
         raise DataError(f"Expected rows below the header of {path.name!r}, but there are none.")
-    sites = frame[site_column].fillna("").str.strip()
-    nameless = sites[sites == ""]
+    sites = table[site_column]
+    nameless = table.rows[sites == ""]
     if len(nameless):
         raise DataError(
             f"Expected every row to name its site, but {len(nameless)} have an empty "
             f"{site_column!r}, first row {spreadsheet_row(nameless)} (the header is row 1): fill "
             f"it in or remove them."
         )
-    text = as_text(frame.drop(columns=site_column))
-    return {str(site): text.loc[rows] for site, rows in sites.groupby(sites).groups.items()}
+    others = _without(table, site_column)
+    return {str(site): others.take(sites == site) for site in sorted(set(sites))}
+
+
+def _without(table: Table, column: str) -> Table:
+    return table.pick([name for name in table.names if name != column])
+
+
+def check_categories(
+    column: str, levels: int, present: int, reading: Reading, where: str = "", why: str = ""
+) -> None:
+    """Refuse text that differs in most rows, such as names or notes."""
+    few = max(FEW_LEVELS, present // 2)
+    if column not in reading.categorical and levels > min(few, MAX_LEVELS):
+        raise DataError(
+            f"Expected categories in column {column!r}, but {levels} of its {present} values"
+            f"{where} differ, as in an identifier or free text{why}: leave it out with `columns`, "
+            f"or name it in `categorical` if it is meant."
+        )
 
 
 def _kind_note(label_column: str, class_names: tuple[str, ...] | None) -> str:
@@ -206,24 +232,24 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
 
     Refused is what must not leave a site: text that differs in most rows, such as names or notes.
     """
-    table = _read(csv, name)
+    table = _read(csv, name, reading.spelling)
     summary = summarise(table, name, reading)
     label_form({name: summary}, reading.label_column, reading.kind)
     listed = {c: own.levels for c, own in summary.columns.items() if own.kind == "categorical"}
     if summary.labels is not None:
         listed[reading.label_column] = summary.labels
     for column, levels in listed.items():
-        few = max(FEW_LEVELS, int((table[column] != "").sum()) // 2)
-        if column not in reading.categorical and len(levels) > min(few, MAX_LEVELS):
-            raise DataError(
-                f"Expected categories in column {column!r}, but {len(levels)} of its values at "
-                f"site {name!r} differ, as in an identifier or free text, which must not leave "
-                f"the site: leave it out with `columns`, or name it in `categorical` if it is "
-                f"meant."
-            )
+        check_categories(
+            column,
+            len(levels),
+            int((table[column] != "").sum()),
+            reading,
+            f" at site {name!r}",
+            ", which must not leave the site",
+        )
     labelled = labelled_rows(table, name, reading.label_column)
     cautions = [
-        text for column in listed for text in _cautions(column, table[column][table[column] != ""])
+        text for column in listed for text in _cautions(column, filter(None, table[column]))
     ]
     return DescribedTable(summary, len(table), len(labelled), tuple(cautions))
 
@@ -251,13 +277,13 @@ def load_csv_site(
     table = _read(csv, name)
     schema.check(table, name)
     labelled = labelled_rows(table, name, schema.label_column)
-    y = schema.labels(labelled[schema.label_column], name)
+    y = schema.labels(labelled, name)
     if role == "source":
         x = _fit(labelled, schema, name, role).encode(labelled)
         return LocalSite(name, role, Site(name, x, y), None, schema.n_classes, schema.class_names)
     strata = None if schema.class_names is None else y.numpy()
     divided = split_target(strata, len(labelled), seed, split)
-    fitted = _fit(labelled.iloc[divided.training], schema, name, role)
+    fitted = _fit(labelled.take(divided.training), schema, name, role)
     rows = SiteRows(fitted.encode(labelled), y, range(len(labelled)))
     train, test = select(rows, divided.labelled), select(rows, divided.test)
     target = Site(name, train.x, train.y)
@@ -274,7 +300,7 @@ def load_csv_site(
     )
 
 
-def _fit(training: pd.DataFrame, schema: Schema, site: str, role: Role) -> Preprocessing:
+def _fit(training: Table, schema: Schema, site: str, role: Role) -> Preprocessing:
     """The site's preprocessing, from nobody's rows but its own.
 
     A source's column of numbers without any says nothing and stays at zero, as it does when all
@@ -297,16 +323,15 @@ def _fit(training: pd.DataFrame, schema: Schema, site: str, role: Role) -> Prepr
     )[site]
 
 
-def _cautions(column: str, cells: pd.Series) -> list[str]:
-    counts = cells.value_counts()
-    rare = sorted(counts[counts < FEW_ROWS].index)
+def _cautions(column: str, cells: Iterable[str]) -> list[str]:
+    rare = sorted(cell for cell, times in Counter(cells).items() if times < FEW_ROWS)
     if not rare:
         return []
     return [f"column {column!r}: fewer than {FEW_ROWS} rows each have {show(rare)}"]
 
 
-def _read(csv: Path, site: str) -> pd.DataFrame:
-    table = as_text(read_csv(csv))
+def _read(csv: Path, site: str, spelling: Spelling = PLAIN) -> Table:
+    table = read_csv(csv, spelling)
     if not len(table):
         raise DataError(
             f"Expected every site to have rows, but {site!r} has none below the header of "

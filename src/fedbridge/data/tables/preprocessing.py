@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,16 +21,21 @@ from torch import Tensor
 
 from fedbridge.base.errors import DataError
 from fedbridge.data.labels import show
-from fedbridge.data.tables.cells import as_text, checked_numbers, read_csv, require_columns
+from fedbridge.data.tables.cells import Table, as_table, read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.spelling import PLAIN, Spelling
+from fedbridge.data.task import check_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from fedbridge.data.tables.cells import Text
     from fedbridge.data.tables.schema import Kind, Tables
 
 FORMAT = 1
+FARTHEST = 1e18
+"""So many deviations from the mean, a square is still a number to a model."""
 
 Standardise = Literal["site", "joint"]
 
@@ -42,15 +48,11 @@ class NumericColumn:
     fill: float
     mean: float
     scale: float
+    width: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not all(map(isfinite, (self.fill, self.mean, self.scale))) or self.scale <= 0:
             raise ValueError(f"column {self.name!r} has a fill, mean or scale that is no number")
-
-    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
-        """The cells as one column of scaled numbers."""
-        values = checked_numbers(cells).fillna(self.fill)
-        return ((values.to_numpy() - self.mean) / self.scale)[:, None]
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,25 @@ class CategoricalColumn:
     fill: str
     levels: tuple[str, ...]
 
-    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
+    @property
+    def width(self) -> int:
+        """How many inputs of the model it becomes."""
+        return len(self.levels)
+
+    def encode(self, cells: Text) -> NDArray[np.float64]:
         """The cells as indicators; a level that training never saw is all zeros, with a warning."""
-        filled = cells.mask(cells == "", self.fill)
-        unseen = sorted(set(filled.unique()) - set(self.levels))
+        place = {level: place for place, level in enumerate(self.levels)}
+        unseen = sorted({cell or self.fill for cell in cells} - place.keys())
         if unseen:
             warnings.warn(
                 f"Column {self.name!r} has categories that training never saw, which count as "
                 f"none of the known ones: {show(unseen)}.",
                 stacklevel=3,
             )
-        indicators = [(filled == level).to_numpy(dtype=np.float64) for level in self.levels]
-        return np.stack(indicators, axis=1)
+        indicators = np.zeros((len(cells), len(self.levels) + 1))
+        places = [place.get(cell or self.fill, len(self.levels)) for cell in cells]
+        indicators[np.arange(len(cells)), places] = 1.0
+        return indicators[:, :-1]
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,12 @@ class CodedColumn:
         if not all(map(isfinite, (*self.means, *self.scales))) or min(self.scales) <= 0:
             raise ValueError(f"column {self.name!r} has a mean or scale that is no number")
 
-    def encode(self, cells: pd.Series) -> NDArray[np.float64]:
+    @property
+    def width(self) -> int:
+        """How many inputs of the model it becomes."""
+        return len(self.means)
+
+    def encode(self, cells: Text) -> NDArray[np.float64]:
         """The cells as scaled indicators; see :meth:`CategoricalColumn.encode`."""
         indicators = CategoricalColumn(self.name, self.fill, self.levels).encode(cells)
         scaled: NDArray[np.float64] = (indicators[:, 1:] - self.means) / self.scales
@@ -113,28 +127,45 @@ class Preprocessing:
         columns: The columns used, in the order of the model's inputs.
         label_column: The column to predict.
         class_names: The labels by class index; ``None`` for regression.
+        spelling: How the table spells numbers.
     """
 
     site: str
     columns: tuple[Column, ...]
     label_column: str
     class_names: tuple[str, ...] | None
+    spelling: Spelling = PLAIN
 
-    def apply(self, table: pd.DataFrame | str | Path) -> Tensor:
+    def apply(self, table: pd.DataFrame | Table | str | Path) -> Tensor:
         """The rows of a table, or of a CSV, as a float32 tensor of one row each."""
+        where = repr(str(table)) if isinstance(table, str | Path) else "the table"
         if isinstance(table, pd.DataFrame):
-            frame, where = table, "the table"
-        else:
-            frame, where = read_csv(Path(table)), repr(str(table))
-        require_columns(frame, (column.name for column in self.columns), where)
-        if not len(frame):
+            table = as_table(table, self.spelling)
+        elif not isinstance(table, Table):
+            table = self.read(Path(table))
+        require_columns(table.names, (column.name for column in self.columns), where)
+        if not len(table):
             raise DataError(f"Expected rows below the header of {where}, but there are none.")
-        return self.encode(as_text(frame[[column.name for column in self.columns]]))
+        return self.encode(table)
 
-    def encode(self, text: pd.DataFrame) -> Tensor:
-        """The rows of a table that :func:`as_text` has made, which holds all columns."""
-        encoded = [column.encode(text[column.name]) for column in self.columns]
-        return torch.from_numpy(np.hstack(encoded)).to(torch.float32)
+    def read(self, csv: Path) -> Table:
+        """A CSV that spells numbers as the training rows did."""
+        return read_csv(csv, self.spelling)
+
+    def encode(self, table: Table) -> Tensor:
+        """The rows of a table that holds all columns."""
+        ends = np.cumsum([column.width for column in self.columns], dtype=np.int64).tolist()
+        what = f"the encoded rows of site {self.site!r}"
+        check_memory(8 * len(table) * ends[-1], what, "leave columns of categories out")
+        encoded = np.empty((len(table), ends[-1]), dtype=np.float32)
+        numeric: dict[int, NumericColumn] = {}
+        for column, end in zip(self.columns, ends, strict=True):
+            if isinstance(column, NumericColumn):
+                numeric[end - 1] = column
+            else:
+                encoded[:, end - column.width : end] = column.encode(table[column.name])
+        encoded[:, list(numeric)] = _standardised(table, list(numeric.values())).T
+        return torch.from_numpy(encoded)
 
     def to_json(self) -> str:
         """The preprocessing as JSON text with a format version."""
@@ -144,6 +175,7 @@ class Preprocessing:
             "label_column": self.label_column,
             "class_names": self.class_names,
             "columns": [asdict(column) for column in self.columns],
+            **({"numbers": self.spelling.options} if self.spelling != PLAIN else {}),
         }
         return json.dumps(content, indent=2, allow_nan=False)
 
@@ -158,6 +190,7 @@ class Preprocessing:
                 columns=tuple(map(_column_from_json, content["columns"])),
                 label_column=str(content["label_column"]),
                 class_names=None if names is None else tuple(map(str, names)),
+                spelling=Spelling(**content.get("numbers", {})),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
@@ -217,6 +250,7 @@ def fit_preprocessing(
     standardise: Standardise,
     label_column: str,
     class_names: tuple[str, ...] | None,
+    spelling: Spelling = PLAIN,
 ) -> dict[str, Preprocessing]:
     """The preprocessing of every site.
 
@@ -224,26 +258,22 @@ def fit_preprocessing(
     it then says nothing, which is what that site knows.
 
     Args:
-        training: The training rows of each site as text.
+        training: The training rows of each site.
         kinds: The columns to use and what they hold.
         levels: The categories of each categorical column over all sites.
         standardise: Scale by each site's own mean and deviation, or by those of all together.
         label_column: The column to predict.
         class_names: The labels by class index; ``None`` for regression.
+        spelling: How the tables spell numbers, which is kept for later ones.
     """
-    columns: dict[str, list[Column]] = {site: [] for site in training}
-    for name, kind in kinds.items():
-        cells = {site: table[name] for site, table in training.items()}
-        fitted: Mapping[str, Column] = (
-            _fit_numeric(name, cells, standardise)
-            if kind == "numeric"
-            else _fit_categorical(name, cells, levels[name])
-        )
-        for site, column in fitted.items():
-            columns[site].append(column)
+    numeric = _fit_numeric([c for c in kinds if c not in levels], training, standardise)
+    categorical = {c: _fit_categorical(c, training, levels[c]) for c in levels}
+    fitted: Mapping[str, Mapping[str, Column]] = {**numeric, **categorical}
     return {
-        site: Preprocessing(site, tuple(own), label_column, class_names)
-        for site, own in columns.items()
+        site: Preprocessing(
+            site, tuple(fitted[name][site] for name in kinds), label_column, class_names, spelling
+        )
+        for site in training
     }
 
 
@@ -251,17 +281,15 @@ def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> l
     """How many training values each site lacked, and what took their place."""
     notes = []
     for site, table in training.items():
-        parts = [
-            _imputed(column, table[column.name] == "")
-            for column in fitted[site].columns
-            if (table[column.name] == "").any()
-        ]
+        columns = fitted[site].columns
+        missing = table.pick([column.name for column in columns]).text == ""
+        parts = [_imputed(columns[k], missing[k]) for k in np.flatnonzero(missing.any(axis=1))]
         if parts:
             notes.append(f"site {site!r}: missing training values imputed: {', '.join(parts)}")
     return notes
 
 
-def _imputed(column: Column, missing: pd.Series) -> str:
+def _imputed(column: Column, missing: NDArray[np.bool_]) -> str:
     numeric = isinstance(column, NumericColumn)
     how = "its training median" if numeric else "its most frequent training value"
     if missing.all():
@@ -270,46 +298,94 @@ def _imputed(column: Column, missing: pd.Series) -> str:
     return f"{int(missing.sum())} of {column.name!r} with {how} {fill}"
 
 
+def _standardised(table: Table, columns: Sequence[NumericColumn]) -> NDArray[np.float64]:
+    """Columns of numbers, missing ones filled, in deviations from their means."""
+    values = table.numbers([column.name for column in columns])
+    fill, mean, scale = (
+        np.array([getattr(column, part) for column in columns]).reshape(-1, 1)
+        for part in ("fill", "mean", "scale")
+    )
+    scaled: NDArray[np.float64] = (np.where(np.isnan(values), fill, values) - mean) / scale
+    far = np.argwhere(np.abs(scaled) > FARTHEST)
+    if len(far):
+        place, row = far[0].tolist()
+        raise DataError(
+            f"Expected numbers in column {columns[place].name!r} like those of training, around "
+            f"{columns[place].mean:.6g}, but row {spreadsheet_row(table.rows[row:])} (the header "
+            f"is row 1) has {values[place, row]:.6g}: correct it, or leave it empty if unknown."
+        )
+    return scaled
+
+
 def _fit_numeric(
-    name: str, cells: Mapping[str, pd.Series], standardise: Standardise
-) -> dict[str, NumericColumn]:
-    values = {site: checked_numbers(column, site) for site, column in cells.items()}
-    known = np.concatenate([column.dropna().to_numpy() for column in values.values()])
-    if not len(known):
-        return {site: NumericColumn(name, fill=0.0, mean=0.0, scale=1.0) for site in values}
-    fills = {
-        site: float(column.median()) if column.notna().any() else float(np.mean(known))
-        for site, column in values.items()
+    names: Sequence[str], training: Tables, standardise: Standardise
+) -> dict[str, dict[str, NumericColumn]]:
+    """Fill, mean and scale of every column at every site, all columns at once."""
+    values = {site: table.numbers(names, site) for site, table in training.items()}
+    empty: dict[str, NDArray[np.bool_]] = {
+        site: np.all(np.isnan(own), axis=1) for site, own in values.items()
     }
-    filled = {site: column.fillna(fills[site]).to_numpy() for site, column in values.items()}
+    fills = {site: _medians(own) for site, own in values.items()}
+    known = {}
+    for place in np.flatnonzero(np.any([*empty.values()], axis=0)).tolist():
+        everywhere = np.concatenate([own[place] for own in values.values()])
+        known[place] = everywhere = everywhere[~np.isnan(everywhere)]
+        for site, own in fills.items():
+            if empty[site][place]:
+                own[place] = np.mean(everywhere) if len(everywhere) else 0.0
+    filled = {
+        site: np.where(np.isnan(own), fills[site][:, None], own) for site, own in values.items()
+    }
     if standardise == "joint":
-        everything = np.concatenate([*filled.values()])
-        scaling = {site: _mean_and_scale(everything) for site in values}
+        together = _means_and_scales(np.concatenate([*filled.values()], axis=1))
+        scaling = dict.fromkeys(values, together)
     else:
-        scaling = {
-            site: _mean_and_scale(filled[site] if column.notna().any() else known)
-            for site, column in values.items()
+        scaling = {site: _means_and_scales(own) for site, own in filled.items()}
+        for site, (means, scales) in scaling.items():
+            for place in np.flatnonzero(empty[site]).tolist():
+                if len(known[place]):
+                    (means[place],), (scales[place],) = _means_and_scales(known[place][None])
+    return {
+        name: {
+            site: NumericColumn(
+                name, *(float(part[place]) for part in (fills[site], *scaling[site]))
+            )
+            for site in values
         }
-    return {site: NumericColumn(name, fills[site], *scaling[site]) for site in values}
+        for place, name in enumerate(names)
+    }
 
 
-def _mean_and_scale(values: NDArray[np.float64]) -> tuple[float, float]:
-    """A constant column has no deviation: it is centred and left at that."""
-    deviation = float(np.std(values))
-    return float(np.mean(values)), deviation if deviation > 0 else 1.0
+def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of every row without its NaN; NaN where there is nothing else."""
+    ordered = np.sort(values, axis=1)  # NaN last
+    count = np.count_nonzero(~np.isnan(values), axis=1)
+    middle = np.maximum(np.stack([count - 1, count]), 0) // 2
+    low, high = np.take_along_axis(ordered, middle.T, axis=1).T
+    medians: NDArray[np.float64] = (low + high) / 2
+    return medians
+
+
+def _means_and_scales(
+    values: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation of every row; a constant one has none: it is centred and left at that."""
+    deviations = np.std(values, axis=1)
+    return np.mean(values, axis=1), np.where(deviations > 0, deviations, 1.0)
 
 
 def _fit_categorical(
-    name: str, cells: Mapping[str, pd.Series], levels: tuple[str, ...]
+    name: str, training: Tables, levels: tuple[str, ...]
 ) -> dict[str, CategoricalColumn]:
-    everywhere = _most_frequent(pd.concat([*cells.values()]))
+    cells = {site: table[name].tolist() for site, table in training.items()}
+    everywhere = most_frequent([cell for own in cells.values() for cell in own])
     return {
-        site: CategoricalColumn(name, _most_frequent(column) or everywhere, levels)
-        for site, column in cells.items()
+        site: CategoricalColumn(name, most_frequent(own) or everywhere, levels)
+        for site, own in cells.items()
     }
 
 
-def _most_frequent(cells: pd.Series) -> str:
+def most_frequent(cells: Sequence[str]) -> str:
     """The most frequent category, the first in the alphabet among equals; ``""`` if all miss."""
-    modes = cells[cells != ""].mode()
-    return str(modes.iloc[0]) if len(modes) else ""
+    counts = Counter(filter(None, cells))
+    return min(counts, key=lambda cell: (-counts[cell], cell), default="")

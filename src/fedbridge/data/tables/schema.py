@@ -12,23 +12,29 @@ What cannot be right (a column of numbers here and of words there) is an error; 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
-import pandas as pd
 
 from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
-from fedbridge.data.tables.cells import NAMELESS, checked_numbers, numbers, require_columns
+from fedbridge.data.tables.cells import NAMELESS, Table, require_columns
+from fedbridge.data.tables.spelling import PLAIN, Spelling, looks_numeric, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    Tables: TypeAlias = Mapping[str, pd.DataFrame]
+    from fedbridge.data.tables.cells import Text
+
+    Tables: TypeAlias = Mapping[str, Table]
     Summaries: TypeAlias = Mapping[str, "TableSummary"]
 
 Kind: TypeAlias = Literal["numeric", "categorical"]
@@ -53,14 +59,26 @@ class Reading:
         columns: The columns to learn from; ``None`` for all others that have a name.
         categorical: Columns of numbers that are codes.
         kind: What is predicted; ``None`` lets the labels tell.
+        decimal: How numbers are spelled, as in ``Spelling``.
+        thousands: The same.
+        percent: The same.
     """
 
     label_column: str = "label"
     columns: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     kind: TaskKind | None = None
+    decimal: str = PLAIN.decimal
+    thousands: str | None = PLAIN.thousands
+    percent: bool = PLAIN.percent
+
+    @property
+    def spelling(self) -> Spelling:
+        """How numbers are spelled."""
+        return Spelling(self.decimal, self.thousands, self.percent)
 
     def __post_init__(self) -> None:
+        _ = self.spelling  # or an error
         if self.kind is not None:
             check_choice("kind", self.kind, get_args(TaskKind))
         if self.columns is not None and self.label_column in self.columns:
@@ -72,6 +90,8 @@ class Reading:
 
 def column_names(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Column names, each once, given as a list or as one text separated by commas."""
+    if not isinstance(columns, Iterable):
+        raise OptionError(f"Expected names of columns, but got {columns!r}: name them in quotes.")
     listed = columns.split(",") if isinstance(columns, str) else map(str, columns)
     return tuple(name for name in dict.fromkeys(name.strip() for name in listed) if name)
 
@@ -105,27 +125,32 @@ class TableSummary:
     labels: tuple[str, ...] | None
 
 
-def summarise(table: pd.DataFrame, site: str, reading: Reading) -> TableSummary:
-    """All that sites must agree on, from the text of one table.
+def summarise(table: Table, site: str, reading: Reading) -> TableSummary:
+    """All that sites must agree on, from the cells of one table.
 
-    Junk is refused here, where its row is known: a word in a column that mostly holds numbers.
+    Junk is refused here, where its row is known: a word in a column that mostly holds numbers, or
+    numbers in another format than the table's.
     """
     label_column = reading.label_column
-    require_columns(table, [label_column, *(reading.columns or ())], f"the table of site {site!r}")
+    require_columns(
+        table.names, [label_column, *(reading.columns or ())], f"the table of site {site!r}"
+    )
     features = reading.columns or [
         column
-        for column in map(str, table.columns)
+        for column in table.names
         if column != label_column and not column.startswith(NAMELESS)
     ]
+    kinds = _kinds(table.pick(features), reading.categorical)
+    table.numbers([column for column, kind in kinds.items() if kind == "numeric"], site)
     return TableSummary(
-        {c: _column(table[c], site, coded=c in reading.categorical) for c in features},
-        _labels(labelled_rows(table, site, label_column)[label_column], site, reading.kind),
+        {column: _summary(table[column], kind) for column, kind in kinds.items()},
+        _labels(labelled_rows(table, site, label_column), site, reading),
     )
 
 
-def labelled_rows(table: pd.DataFrame, site: str, label_column: str) -> pd.DataFrame:
+def labelled_rows(table: Table, site: str, label_column: str) -> Table:
     """The rows that have a label, of which every site must have some."""
-    labelled = table[table[label_column] != ""]
+    labelled = table.take(table[label_column] != "")
     if not len(labelled):
         raise DataError(
             f"Expected labelled rows at every site, but {site!r} has nothing in column "
@@ -134,32 +159,44 @@ def labelled_rows(table: pd.DataFrame, site: str, label_column: str) -> pd.DataF
     return labelled
 
 
-def are_whole(values: pd.Series) -> bool:
+def are_whole(values: NDArray[np.float64]) -> bool:
     """Whether all of these numbers are whole and can be told apart."""
-    return bool(((values == values.round()) & (values.abs() < LARGEST_WHOLE)).all())
+    return bool(((values == np.round(values)) & (np.abs(values) < LARGEST_WHOLE)).all())
 
 
-def _column(cells: pd.Series, site: str, *, coded: bool) -> ColumnSummary:
-    present = cells[cells != ""]
-    if not len(present):
-        return ColumnSummary(None)
-    if coded or numbers(present).notna().mean() <= 0.5:
-        return ColumnSummary("categorical", tuple(sorted(present.unique())))
-    checked_numbers(cells, site)
-    return ColumnSummary("numeric", examples=tuple(present.unique()[:EXAMPLES]))
+def _kinds(table: Table, categorical: Sequence[str]) -> dict[str, Kind | None]:
+    """Numbers, when most cells that hold anything are numbers, if only to somebody else."""
+    present = np.count_nonzero(table.text != "", axis=1).tolist()
+    found = np.count_nonzero(~np.isnan(table.values), axis=1).tolist()
+    kinds: dict[str, Kind | None] = {}
+    for column, cells, some, figures in zip(table.names, table.text, present, found, strict=True):
+        if 2 * figures <= some and column not in categorical:
+            counted = Counter(cells[np.isnan(table.values_of(column))].tolist())
+            figures += sum(times for cell, times in counted.items() if looks_numeric(cell))
+        numeric = 2 * figures > some and column not in categorical
+        kinds[column] = ("numeric" if numeric else "categorical") if some else None
+    return kinds
 
 
-def _labels(cells: pd.Series, site: str, kind: TaskKind | None) -> tuple[str, ...] | None:
+def _summary(cells: Text, kind: Kind | None) -> ColumnSummary:
+    if kind == "categorical":
+        return ColumnSummary(kind, tuple(sorted(set(cells) - {""})))
+    return ColumnSummary(kind, examples=tuple(dict.fromkeys(islice(filter(None, cells), EXAMPLES))))
+
+
+def _labels(labelled: Table, site: str, reading: Reading) -> tuple[str, ...] | None:
     """The different labels, unless they can only be values."""
-    if kind == "regression":
-        checked_numbers(cells, site)
+    column = reading.label_column
+    values = labelled.values_of(column)
+    words = set(labelled[column][np.isnan(values)])
+    misspelt = reading.kind is None and words and all(map(looks_numeric, words))
+    if reading.kind == "regression" or misspelt:
+        labelled.numbers([column], site, "give `kind='classification'` if they are names")
         return None
-    if kind is None:
-        values = numbers(cells)
-        classes = are_whole(values) and values.nunique() <= MAX_NUMBERED_CLASSES
-        if values.notna().all() and not classes:
-            return None
-    return tuple(sorted(cells.unique()))
+    classes = are_whole(values) and len(np.unique(values)) <= MAX_NUMBERED_CLASSES
+    if reading.kind is None and not words and not classes:
+        return None
+    return tuple(sorted(set(labelled[column])))
 
 
 @dataclass(frozen=True)
@@ -194,23 +231,26 @@ class Schema:
         """Number of classes; ``None`` for regression."""
         return None if self.class_names is None else len(self.class_names)
 
-    def check(self, table: pd.DataFrame, site: str) -> None:
+    def check(self, table: Table, site: str) -> None:
         """Refuse a table that is not as this site described it when it agreed."""
-        require_columns(table, [self.label_column, *self.kinds], f"the table of site {site!r}")
+        require_columns(
+            table.names, [self.label_column, *self.kinds], f"the table of site {site!r}"
+        )
         for column, levels in self.levels.items():
-            new = sorted(set(table[column].unique()) - {"", *levels})
+            new = sorted(set(table[column]) - {"", *levels})
             if new:
                 raise DataError(
                     f"Expected categories of column {column!r} among {show(levels)}, as the sites "
                     f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
                 )
 
-    def labels(self, cells: pd.Series, site: str) -> Tensor:
+    def labels(self, labelled: Table, site: str) -> Tensor:
         """One site's labels as class indices, or as values."""
+        labels: NDArray[np.generic]
         if self.label_form == "words":
-            labels, index = cells.to_numpy(dtype=str), self._index(str)
+            labels, index = labelled[self.label_column].astype(str), self._index(str)
         else:
-            labels, index = checked_numbers(cells, site).to_numpy(), self._index(float)
+            labels, index = labelled.numbers([self.label_column], site)[0], self._index(float)
         if self.class_names is None:
             return as_values(labels)
         new = [label for label in np.unique(labels).tolist() if label not in index]
@@ -384,15 +424,16 @@ def category_levels(
 def label_form(sites: Summaries, label_column: str, kind: TaskKind | None) -> LabelForm:
     """What labels are at all sites: words, whole numbers that stand for classes, or values."""
     listed = {site: summary.labels for site, summary in sites.items()}
-    together = pd.concat([numbers(_cells(own)) for own in listed.values()])
-    if None in listed.values() and together.notna().all():
+    together = numbers([label for own in listed.values() for label in own or ()])
+    wordy = np.isnan(together)
+    if None in listed.values() and not wordy.any():
         return "values"
-    if None not in listed.values() and together.isna().all():
+    if None not in listed.values() and wordy.all():
         return "words"
-    if together.isna().any():
+    if wordy.any():
         raise _mixed_labels(label_column, listed)
     whole = are_whole(together)
-    if kind is None and not (whole and together.nunique() <= MAX_NUMBERED_CLASSES):
+    if kind is None and not (whole and len(np.unique(together)) <= MAX_NUMBERED_CLASSES):
         return "values"
     return "whole numbers" if whole else "words"
 
@@ -423,8 +464,8 @@ def _mixed_labels(
     """Labels that are words here and numbers there: nobody can know which word is which number."""
     lines = ""
     for site, own in listed.items():
-        cells = _cells(own)
-        words, figures = (cells[numbers(cells).isna() == wordy].tolist() for wordy in (True, False))
+        wordy = np.isnan(numbers(own or ()))
+        words, figures = (np.array(own or ())[which].tolist() for which in (wordy, ~wordy))
         parts = [f"text ({show(words)})"] if words else []
         parts += [f"numbers ({show(figures)})"] if figures else []
         lines += f"\n  site {site!r} has {' and '.join(parts) or 'numbers'}"
@@ -432,10 +473,6 @@ def _mixed_labels(
         f"Expected labels in column {label_column!r} coded in one way at all sites, but:{lines}\n"
         f"Recode them alike."
     )
-
-
-def _cells(labels: tuple[str, ...] | None) -> pd.Series:
-    return pd.Series(labels or (), dtype=object)
 
 
 def _disagreement(problems: Iterable[str], advice: str) -> DisagreementError:
