@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,199 +181,50 @@ def _check_same(there: Deployment, plan: DeploymentPlan) -> None:
 
 
 def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
-    """The text of ``RUNBOOK.md``."""
-    parts = [_head(plan), _coordinator(deployment, plan)]
-    parts += [_site(plan, name, NODE_PORT + k) for k, name in enumerate(plan.sites)]
-    return "\n".join([*parts, _later(deployment, plan)])
+    """The text of ``RUNBOOK.md``, from the file of that name beside this one."""
 
+    def quoted(path: Path) -> str:
+        return shlex.quote(str(path))
 
-def _head(plan: DeploymentPlan) -> str:
-    sources = ", ".join(plan.sources)
-    return f"""\
-# Runbook: {sources} help {plan.target}
-
-| who | has | does |
-|---|---|---|
-| coordinator, at `{plan.host}` | this folder | runs the link and the rounds, keeps the model |
-| sources: {sources} | their folder under `sites/` | train on their own rows |
-| target: {plan.target} | its folder under `sites/` | trains, weighs the help, tests |
-
-Everybody needs the same version: `pip install "fedbridge[flower]=={__version__}"`. Every command
-below is a short form; `--print` shows the Flower command behind it, which is also written out here.
-
-**The network.** Sites call the coordinator at `{plan.address}`; nothing calls a site. Let nobody
-but the sites reach that port (a firewall, a VPN): whoever can reach it can also ask Flower's link
-to start a run, which is a program that runs at the coordinator and at every site.
-"""
-
-
-def _coordinator(deployment: Deployment, plan: DeploymentPlan) -> str:
-    folder = shlex.quote(str(deployment.folder))
     registered = "\n".join(shlex.join(register_command(deployment, site)) for site in plan.sites)
-    return f"""\
-## The coordinator
-
-1. **Hand out.** Give each site its folder `sites/NAME`, by a way that only this site can read: it
-   holds the site's private key `node`. Then delete `sites/NAME/node` here. (A site that lets
-   nobody else ever see its key makes its own: see its steps.)
-
-2. **Start the link**, and leave it running:
-
-   ```sh
-   fedbridge deploy link {folder}
-   ```
-
-   which is
-
-   ```sh
-{_indented(shown([start_link_command(deployment, plan)], deployment.flower_home))}
-   ```
-
-3. **Register the sites' keys**, once, while the link runs:
-
-   ```sh
-   fedbridge deploy register {folder}
-   ```
-
-   which is, in the same environment,
-
-   ```sh
-{_indented(registered)}
-   ```
-
-4. **Collect the descriptions.** Each site sends its `description.json`, which holds names of
-   columns, categories and labels but no row. Put it in `sites/NAME/`.
-
-5. **Check.** Says what is missing, whether all sites mean the same by their columns, and then
-   writes the agreed schema into the app:
-
-   ```sh
-   fedbridge deploy check {folder}
-   ```
-
-6. **Run**, when all nodes are online:
-
-   ```sh
-   fedbridge deploy run {folder}
-   ```
-
-   which is, in the same environment,
-
-   ```sh
-{_indented(shlex.join(run_command(deployment)))}
-   ```
-
-   The result is in `coordinator/run`: `history.jsonl`, `summary.json`, the model, the checkpoint.
-   Settings of the run are in `app/pyproject.toml`.
-"""
+    start_link = shown([start_link_command(deployment, plan)], deployment.flower_home)
+    return _template("RUNBOOK.md").format(
+        version=__version__,
+        sources=", ".join(plan.sources),
+        target=plan.target,
+        host=plan.host,
+        address=plan.address,
+        folder=quoted(deployment.folder),
+        home=quoted(deployment.flower_home),
+        run=quoted(deployment.run),
+        history=quoted(deployment.run / "history.jsonl"),
+        link=LINK_NAME,
+        start_link=_indented(start_link),
+        register=_indented(registered),
+        start_run=_indented(shlex.join(run_command(deployment))),
+        sites="\n".join(
+            _site_steps(plan, name, NODE_PORT + number) for number, name in enumerate(plan.sites)
+        ),
+    )
 
 
-def _site(plan: DeploymentPlan, name: str, port: int) -> str:
-    here = SiteFolder(Path())
+def _site_steps(plan: DeploymentPlan, name: str, port: int) -> str:
     settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
     environment = "\n".join(
         f"export {variable}={value}"
         for variable, value in settings_for(Path("$PWD/flower")).items()
     )
-    command = f"{environment}\n{shlex.join(start_node_command(here, settings))}"
-    return f"""\
-## Site {name} ({plan.role(name)})
-
-In the folder that the coordinator handed out:
-
-1. **Fill in** `data` in `site.toml`: the whole path of {name}'s CSV. The column to predict is
-   `{plan.reading.label_column}`.
-
-   What this site allows itself to be asked is at the end of that file: floors that no run can
-   lower, and differential privacy, which is off unless you turn it on. Without it, updates can
-   tell of single rows.
-
-2. **Check**, and describe the data:
-
-   ```sh
-   fedbridge deploy check .
-   ```
-
-   It also warns where this site is less protected than it could be, and where others on this
-   machine could write to its files. Read `description.json` before you send it to the
-   coordinator: rare categories can point to a person. `--no-counts` leaves out how many rows
-   there are.
-
-3. **Start the node**, and leave it running:
-
-   ```sh
-   fedbridge deploy node .
-   ```
-
-   which is
-
-   ```sh
-{_indented(command)}
-   ```
-
-*A key of your own.* Delete `node` and `node.pub`, run `fedbridge deploy key .`, and send the new
-`node.pub` to the coordinator before it registers the sites.
-"""
+    command = f"{environment}\n{shlex.join(start_node_command(SiteFolder(Path()), settings))}"
+    return _template("RUNBOOK-site.md").format(
+        name=name,
+        role=plan.role(name),
+        label=plan.reading.label_column,
+        start_node=_indented(command),
+    )
 
 
-def _later(deployment: Deployment, plan: DeploymentPlan) -> str:
-    folder = shlex.quote(str(deployment.folder))
-    home = shlex.quote(str(deployment.flower_home))
-    return f"""\
-## Watching, stopping, going on
-
-At the coordinator, after `export FLWR_HOME={home}`:
-
-| what | command |
-|---|---|
-| which sites are online | `flwr supernode list {LINK_NAME}` |
-| which runs there are | `flwr list {LINK_NAME}` |
-| what a run says | `flwr log RUN_ID {LINK_NAME} --stream` |
-| accuracy so far | `tail -n 1 {shlex.quote(str(deployment.run / "history.jsonl"))}` |
-| stop a run | `flwr stop RUN_ID {LINK_NAME}` |
-| a page about the run | `fedbridge report {shlex.quote(str(deployment.run))}` |
-
-Link and nodes stop with Ctrl-C; none of their processes is left.
-
-**After a crash.** A source that is gone is left out of the round and named in the history; start
-its node again and it takes part again. Without its target a run waits for a while. If the link or
-the run is gone, start the link again (it remembers the registered keys in `coordinator/link.db`;
-nodes find it by themselves), then run again: it goes on after the last finished round, from the
-checkpoint in `coordinator/run`. To begin anew instead, move `coordinator/run` away.
-
-## New certificates
-
-`fedbridge deploy check` warns 30 days before one ends, at the coordinator and at every site. The
-link's is replaced by
-
-```sh
-fedbridge deploy renew {folder}
-```
-
-and a restart of the link; the sites need nothing new as long as the authority in their `ca.crt` is
-valid. When the authority itself comes to its end, the same command makes a new one beside it
-(`--authority` does so at any time). Then, in this order:
-
-1. *Coordinator*: restart the link. It still has a certificate of the old authority, so that no site
-   is locked out. Send `sites/NAME/ca.crt`, in which both authorities are, to each site. It is no
-   secret, but the site must be sure that it comes from you.
-2. *Each site*, before the old authority ends: put it in the place of its `ca.crt`, stop the node
-   with Ctrl-C, start it again, and run `fedbridge deploy check .`
-3. *Coordinator*, when all sites have done so: `fedbridge deploy renew` once more, and restart the
-   link. Now its certificate is of the new authority. Until then `fedbridge deploy check` reminds
-   you.
-
-When `coordinator/ca.key` got into wrong hands, make a new deployment and hand out its folders: the
-old authority would be trusted to its end.
-
-## New keys
-
-A run believes a site by the public key `sites/NAME/node.pub` in this folder, whatever name a key
-has at the link. A site that makes a new key (`fedbridge deploy key .`, because the old one is lost
-or got into wrong hands) sends its `node.pub`: put it in `sites/NAME/`, remove the old key with
-`flwr supernode unregister NODE_ID {LINK_NAME}` (`fedbridge deploy check` says its number), and run
-`fedbridge deploy register {folder}`.
-"""
+def _template(name: str) -> str:
+    return resources.files("fedbridge.deploy").joinpath(name).read_text(encoding="utf-8")
 
 
 def _indented(text: str) -> str:
