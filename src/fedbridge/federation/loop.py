@@ -134,7 +134,9 @@ class Run:
         kind = self.kind
         model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
-            model = self._model()
+            named = self.settings.model or self.task.model
+            given = self.initial
+            model = build_model(named, self.task) if given is None else deepcopy(given)
             check_needs(self.method, kind.needs, self.task, model, model_name)
             blank = deepcopy(model)
             composed = kind.compose(model, self.task)
@@ -189,11 +191,6 @@ class Run:
         folder.write_result(delivered, summary, self.config())
         self.extras.after_result(whole)
         folder.seal()
-
-    def _model(self) -> nn.Module:
-        if self.initial is not None:
-            return deepcopy(self.initial)
-        return build_model(self.settings.model or self.task.model, self.task)
 
     def config(self) -> dict[str, Any]:
         """What the run is: with the same code of the model, the same bits come out."""
@@ -338,7 +335,12 @@ class Run:
             method.state = state
         else:
             method.begin(state)
-            method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
+            memory = {
+                name.removeprefix("memory."): value
+                for name, value in tensors.items()
+                if name.startswith("memory.")
+            }
+            method.remember(state, memory, checkpoint.facts["method"])
         return checkpoint.round + 1
 
 
@@ -353,10 +355,6 @@ def _check_finite(round: int, state: State) -> None:
             f"Expected a finite model after round {round}, but it holds NaN or Inf: lower lr, or "
             f"look at the sites' data. Everything up to the round before is kept."
         )
-
-
-def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from fedbridge.report.text import (
     MISSING,
     Html,
     Piece,
+    capital,
     csv_text,
     latex_text,
     markdown_text,
@@ -119,7 +120,12 @@ def to_html(table: Table) -> Html:
     """The table as it stands on the page: sortable, with the keyboard too."""
     columns, rows = table.shown("page")
     heads = [
-        tag("th", tag("button", _heading(column), type="button"), scope="col", class_=_side(column))
+        tag(
+            "th",
+            tag("button", column.heading or capital(column.title), type="button"),
+            scope="col",
+            class_=_side(column),
+        )
         for column in columns
     ]
     lines = [tag("tr", *map(_html_cell, row, columns, range(len(row)))) for row in rows]
@@ -139,12 +145,6 @@ def to_html(table: Table) -> Html:
         role="region",
         aria_label=table.caption,
     )
-
-
-def _heading(column: Column) -> str:
-    if column.heading is not None:
-        return column.heading
-    return column.title[:1].upper() + column.title[1:]
 
 
 def _side(column: Column) -> str | None:
