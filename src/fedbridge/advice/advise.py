@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import (
-    RESAMPLES,
-    TINY,
-    Measures,
-    best_weight,
-    measures,
-    noise_ratio,
-    quantiles,
-)
+from fedbridge.advice.batches import RESAMPLES, TINY, Measures, interval, measures
 from fedbridge.advice.measure import Measured, loss_gain, measure_task, probes_at_a_time
 from fedbridge.advice.predict import curve, predictions, sample_counts
 from fedbridge.advice.verdict import (
@@ -50,7 +42,6 @@ from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
-    from fedbridge.evaluation.intervals import Interval
 
 AFTER = 10
 """Rounds of the sources before the measuring round."""
@@ -265,14 +256,7 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         return torch.cat((values.mean(0, keepdim=True), values[drawn].mean(1)))
 
     sigma2, d2, cosine = map(means, ("sigma2", "d2", "cosine"))
-    own = sigma2[:, None]
-    found = Measures(
-        _interval(sigma2),
-        *(
-            tuple(map(_interval, values.T))
-            for values in (d2, cosine, noise_ratio(own, d2), best_weight(own, d2))
-        ),
-    )
+    found = Measures.of(sigma2, d2, cosine)
     errors = error_bounds(sigma2, d2, samples)
     points = () if samples is None else _curve(sigma2[:1], d2[:1], samples, counts)
     return decided(
@@ -281,8 +265,8 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
             sigma2=found.sigma2,
             partners=_partners(config["sources"], samples, found),
             rules=ranked(
-                {name: _interval(error) for name, error in errors.items()},
-                {name: _interval(error / sigma2.clamp(min=TINY)) for name, error in errors.items()},
+                {name: interval(error) for name, error in errors.items()},
+                {name: interval(error / sigma2.clamp(min=TINY)) for name, error in errors.items()},
                 bound=True,
             ),
             curve=points,
@@ -290,11 +274,6 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         ),
         freedom=seen - 1,
     )
-
-
-def _interval(values: Tensor) -> Interval:
-    """The first number, with its interval from the others."""
-    return quantiles(float(values[0]), values[1:])
 
 
 def _curve(
@@ -305,9 +284,7 @@ def _curve(
     for count in sample_counts(now, counts):
         bounds = error_bounds(sigma2 * now / count, d2, (count, *others))
         errors = {name: float(bound) for name, bound in bounds.items()}
-        alone = errors.pop(ALONE)
-        best = min(errors, key=errors.__getitem__)
-        points.append(Point(count, alone, errors[best], best))
+        points.append(Point.of(count, errors.pop(ALONE), errors))
     return tuple(points)
 
 

@@ -23,7 +23,7 @@ from fedbridge.core.geometry import divide
 from fedbridge.evaluation.intervals import Interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 TINY = torch.finfo(torch.float64).tiny
 RANK = 1e-10
@@ -348,41 +348,36 @@ class Measures:
     ratio: tuple[Interval, ...]
     weight: tuple[Interval, ...]
 
+    @classmethod
+    def of(cls, sigma2: Tensor, d2: Tensor, cosine: Tensor) -> Measures:
+        """From noise (R,), distances and cosines (R, N): first as seen, then as resampled.
+
+        The ratio is kept finite for a target without noise.
+        """
+        own = sigma2[:, None]
+        ratio = (d2 / own.clamp(min=TINY)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
+        weight = own / (own + d2.clamp(min=0.0)).clamp(min=TINY)
+        each = (tuple(map(interval, values.T)) for values in (d2, cosine, ratio, weight))
+        return cls(interval(sigma2), *each)
+
 
 def measures(batches: BatchGram, seed: int) -> Measures:
     """Estimates from all batches, and their bootstrap over the batches of all sites."""
     generator = torch.Generator().manual_seed(seed)
     whole = batches.whole()
-    seen = whole.as_seen().estimates()
-    drawn = [whole.resample(generator).estimates() for _ in range(RESAMPLES)]
-
-    def each(number: Callable[[BatchEstimates], Tensor]) -> tuple[Interval, ...]:
-        values = torch.stack([number(estimates) for estimates in drawn])
-        point = number(seen)
-        return tuple(quantiles(float(point[k]), values[:, k]) for k in range(len(point)))
-
-    return Measures(
-        sigma2=each(lambda e: torch.tensor([e.sigma2], dtype=torch.float64))[0],
-        d2=each(lambda e: e.d2),
-        cosine=each(lambda e: e.cosine),
-        ratio=each(lambda e: noise_ratio(torch.tensor(e.sigma2), e.d2)),
-        weight=each(lambda e: best_weight(e.sigma2, e.d2)),
+    samples = [whole.as_seen(), *(whole.resample(generator) for _ in range(RESAMPLES))]
+    found = [sample.estimates() for sample in samples]
+    return Measures.of(
+        torch.tensor([estimates.sigma2 for estimates in found], dtype=torch.float64),
+        torch.stack([estimates.d2 for estimates in found]),
+        torch.stack([estimates.cosine for estimates in found]),
     )
 
 
-def noise_ratio(sigma2: Tensor, d2: Tensor) -> Tensor:
-    """``d²/σ²``, kept finite for a target without noise."""
-    return (d2 / sigma2.clamp(min=TINY)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
-
-
-def best_weight(sigma2: float | Tensor, d2: Tensor) -> Tensor:
-    """``σ²/(σ² + d²)``: the trust in a source alone with the smallest error."""
-    return sigma2 / (sigma2 + d2.clamp(min=0.0)).clamp(min=TINY)
-
-
-def quantiles(point: float, values: Tensor) -> Interval:
-    """A 95% interval from draws; it holds the number itself."""
-    low, high = values.quantile(torch.tensor([TAIL, 1 - TAIL], dtype=values.dtype)).tolist()
+def interval(values: Tensor) -> Interval:
+    """The first number, with a 95% interval from the draws after it that holds it."""
+    tails = torch.tensor([TAIL, 1 - TAIL], dtype=values.dtype)
+    point, (low, high) = float(values[0]), values[1:].quantile(tails).tolist()
     return Interval(point, min(low, point), max(high, point))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, quantiles
+from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, interval
 from fedbridge.advice.predict import Conditions
 from fedbridge.advice.verdict import Losses
 from fedbridge.base.errors import DataError
@@ -290,12 +290,8 @@ def loss_gain(trial: Trial, seed: int) -> Losses:
     generator = torch.Generator().manual_seed(seed)
     rows = len(joined)
     drawn = torch.randint(rows, (RESAMPLES, rows), generator=generator)
-    own, theirs = trial.alone[drawn].mean(1), joined[drawn].mean(1)
-    gain = 1.0 - float(joined.mean()) / max(float(alone), TINY)
-    return Losses(
-        float(alone),
-        float(sources),
-        float(adapted),
-        quantiles(gain, 1.0 - theirs / own.clamp(min=TINY)),
-        rows,
+    own, theirs = (
+        torch.cat((losses.mean()[None], losses[drawn].mean(1))) for losses in (trial.alone, joined)
     )
+    gain = interval(1.0 - theirs / own.clamp(min=TINY))
+    return Losses(float(alone), float(sources), float(adapted), gain, rows)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import BatchGram, Truth, quantiles
+from fedbridge.advice.batches import BatchGram, Truth, interval
 from fedbridge.advice.verdict import ALONE, Point
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.core.geometry import Geometry, Noise, read_weights
@@ -197,20 +197,16 @@ def predictions(
         drawn.append(predicted_errors(truth, tuple(point), batches.fixed, few))
         if progress is not None:
             progress((number + 1) / SIMULATED_RESAMPLES)
-    errors = {
-        name: _interval(value, [there[name] for there in drawn]) for name, value in point.items()
-    }
-    shares = {
-        name: _interval(
-            _share(value, point[ALONE]), [_share(there[name], there[ALONE]) for there in drawn]
-        )
-        for name, value in point.items()
-    }
-    return errors, shares
+    every = [point, *drawn]
 
+    def over_all(number: Callable[[str, dict[str, float]], float]) -> dict[str, Interval]:
+        each = {name: [number(name, errors) for errors in every] for name in point}
+        return {k: interval(torch.tensor(v, dtype=torch.float64)) for k, v in each.items()}
 
-def _interval(point: float, values: Sequence[float]) -> Interval:
-    return quantiles(point, torch.tensor(values, dtype=torch.float64))
+    return (
+        over_all(lambda name, errors: errors[name]),
+        over_all(lambda name, errors: _share(errors[name], errors[ALONE])),
+    )
 
 
 def _share(error: float, alone: float) -> float:
@@ -231,8 +227,7 @@ def curve(
     for count in sample_counts(now, counts):
         there = truth.with_samples(count / now)
         errors = predicted_errors(there, joining, batches.fixed, few)
-        best = min(errors, key=errors.__getitem__)
-        points.append(Point(count, float(there.sigma2.sum()), errors[best], best))
+        points.append(Point.of(count, float(there.sigma2.sum()), errors))
     return tuple(points)
 
 

@@ -118,6 +118,12 @@ class Point:
     best: float
     rule: str
 
+    @classmethod
+    def of(cls, samples: int, alone: float, errors: dict[str, float]) -> Point:
+        """With the best of the joining rules."""
+        best = min(errors, key=errors.__getitem__)
+        return cls(samples, alone, errors[best], best)
+
 
 @dataclass(frozen=True)
 class Advice:

@@ -121,8 +121,9 @@ def reliable_gram(
         fast = gram(matrices, columns, torch.float32, workspace)
         nonzero = fast.diagonal() != 0
         if _float32_was_enough(fast[nonzero][:, nonzero], columns.stop - columns.start):
+            rows = [row for matrix in matrices for row in matrix]
             seen_as_zero = torch.nonzero(~nonzero).flatten().tolist()
-            if not any(bool(_row(matrices, index)[columns].any()) for index in seen_as_zero):
+            if not any(bool(rows[index][columns].any()) for index in seen_as_zero):
                 return fast
     return gram(matrices, columns, torch.float64, workspace)
 
@@ -136,12 +137,3 @@ def _float32_was_enough(measured: Tensor, size: int) -> bool:
     cosine2 = measured.square() / torch.outer(squares, squares)
     cosine2.fill_diagonal_(0.0)
     return bool((1.0 - cosine2 >= NEARLY_PARALLEL).all())
-
-
-def _row(matrices: tuple[Tensor, ...], index: int) -> Tensor:
-    """Row ``index`` of the stack of all matrices."""
-    for matrix in matrices:
-        if index < matrix.shape[0]:
-            return matrix[index]
-        index -= matrix.shape[0]
-    raise IndexError(index)

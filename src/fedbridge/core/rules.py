@@ -104,9 +104,8 @@ def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
     Options:
         beta: the weight of the source's side, one or one per source.
     """
-    return _mean_over_sources(
-        geometry, check_beta(beta, geometry.n_sources, len(geometry.blocks)), reach=None
-    )
+    beta = check_beta(beta, geometry.n_sources, len(geometry.blocks))
+    return _mean_over_sources(geometry, beta, reach=None)
 
 
 @rule("fedgp", noise="none")
@@ -127,10 +126,8 @@ def fedgp(
         projection: "aligned-cosine" is ``max(cos(ḡ, g_i), 0) g_i``, what the paper's scripts
             compute: the same direction, but a length that depends on the source's.
     """
-    reach = _reach(geometry, filter, projection)
-    return _mean_over_sources(
-        geometry, check_beta(beta, geometry.n_sources, len(geometry.blocks)), reach
-    )
+    beta = check_beta(beta, geometry.n_sources, len(geometry.blocks))
+    return _mean_over_sources(geometry, beta, _reach(geometry, filter, projection))
 
 
 @rule("fedda-auto", fixed=fedda)

@@ -312,19 +312,15 @@ class Federation:
             TargetFailedError: the target did not drop out but could not train.
         """
         present, failures = self.present(round, with_target=with_target, with_sources=with_sources)
-        theirs: Literal["none", "size"] = "size" if source_noise else "none"
-        wanted = [noise if client == TARGET else theirs for client in present]
-        jobs = [
-            self.job(round, client, state, noise=kept, objective=objective, beside=beside, anchor=0)
-            for client, kept in zip(present, wanted, strict=True)
-        ]
+
+        def asked(theirs: Literal["none", "size"], **more: Any) -> list[Job]:
+            kept = {client: noise if client == TARGET else theirs for client in present}
+            return [self.job(round, c, state, noise=kept[c], **more) for c in present]
+
+        trains = {"objective": objective, "beside": beside, "anchor": 0}
+        jobs = asked("size" if source_noise else "none", **trains)
         if probe:
-            jobs += [
-                self.job(
-                    round, client, state, kind="probe", noise=noise if client == TARGET else "size"
-                )
-                for client in present
-            ]
+            jobs += asked("size", kind="probe")
         outcomes, rows = self.do(jobs, [state], round)
         self.count_bytes(present, outcomes)
         parts = [outcomes[: len(present)], outcomes[len(present) :]]

@@ -136,7 +136,9 @@ class Run:
         kind = self.kind
         model_name = self.settings.model_name or self.task.model
         with seeded(seed_of(self.seed, 0, 0, INITIALISING), torch.device("cpu")):
-            model = self._model()
+            named = self.settings.model or self.task.model
+            given = self.initial
+            model = build_model(named, self.task) if given is None else deepcopy(given)
             check_needs(self.method, kind.needs, self.task, model, model_name)
             blank = deepcopy(model)
             composed = kind.compose(model, self.task)
@@ -190,11 +192,6 @@ class Run:
         folder.write_result(delivered, summary, self.config())
         self.extras.after_result(whole)
         folder.seal()
-
-    def _model(self) -> nn.Module:
-        if self.initial is not None:
-            return deepcopy(self.initial)
-        return build_model(self.settings.model or self.task.model, self.task)
 
     def config(self) -> dict[str, Any]:
         """What the run is: with the same code of the model, the same bits come out."""

@@ -79,7 +79,10 @@ class Backbone:
         features = torch.empty(len(images), self.width, dtype=torch.float32)
         with torch.no_grad():
             for k, image in enumerate(images):
-                features[k] = self.network(_as_batch(image))[0]
+                batch = image.unsqueeze(0).to(torch.float32) / 255
+                # laid out as CPUs convolve fastest
+                batch = batch.contiguous(memory_format=torch.channels_last)
+                features[k] = self.network(batch)[0]
         return features
 
 
@@ -121,12 +124,6 @@ def _resnet(name: str) -> Backbone:
 def _frozen(name: str, network: nn.Module, width: int, tensors: Mapping[str, Tensor]) -> Backbone:
     network.eval().requires_grad_(False)
     return Backbone(name, network, IMAGENET_SIZE, width, f"{name}-{fingerprint(tensors)}")
-
-
-def _as_batch(image: Tensor) -> Tensor:
-    """An image as a batch of floats in [0, 1], laid out as CPUs convolve fastest."""
-    batch = image.unsqueeze(0).to(torch.float32) / 255
-    return batch.contiguous(memory_format=torch.channels_last)
 
 
 def _import_extra(module: str) -> Any:

@@ -31,31 +31,25 @@ class TaskShape(Protocol):
     @property
     def name(self) -> str:
         """What messages call the data."""
-        ...
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
-        ...
 
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of one answer: ``()`` for a class or a single value."""
-        ...
 
     @property
     def outputs(self) -> int:
         """How many numbers the model must return per sample."""
-        ...
 
     @property
     def n_classes(self) -> int | None:
         """Number of classes; ``None`` for regression."""
-        ...
 
     def two_samples(self) -> Tensor:
         """A batch of two samples as a model receives it, to try one out."""
-        ...
 
 
 class SplitModel(nn.Module):

@@ -54,13 +54,8 @@ SCALE = 3
 def write_report(folder: Path, out: Path | None = None, *, unchecked: bool = False) -> Path:
     """Write ``report.html`` for the run or the comparison in ``folder``, finished or not.
 
-    Args:
-        folder: Of the run or the comparison.
-        out: Another place for the page than the folder.
-        unchecked: Open a run whose files are not as they were written.
-
-    Returns:
-        The file that was written.
+    ``out`` is another place for the page; ``unchecked`` opens a run whose files are not as they
+    were written.
     """
     file = folder / REPORT_FILE if out is None else out
     refuse_overwriting(file, [folder / COMPARISON_FILE, *RunFolder(folder).own_files()])
@@ -75,11 +70,7 @@ def read_page(folder: Path, *, unchecked: bool = False) -> Page:
 
 
 def write_tables(folder: Path, out: Path, *, unchecked: bool = False) -> list[Path]:
-    """Write the tables of the run or the comparison in ``folder``, finished or not.
-
-    Returns:
-        The files that were written: CSV, Markdown and LaTeX of every table.
-    """
+    """Write every table of the run or the comparison in ``folder`` as CSV, Markdown and LaTeX."""
     record = _read(folder, unchecked=unchecked)
     if isinstance(record, ComparisonRecord):
         tables = comparison_tables(record.comparison, record.notes)
@@ -111,16 +102,7 @@ def _read(folder: Path, *, unchecked: bool) -> RunRecord | ComparisonRecord:
 def save_figures(
     page: Page, folder: Path, progress: Callable[[float, str], object] | None = None
 ) -> list[Path]:
-    """Every chart as SVG and as PNG.
-
-    Args:
-        page: What to save.
-        folder: Where to; made if it is not there.
-        progress: Told the share that is done, and what is next.
-
-    Returns:
-        The files that were written.
-    """
+    """Every chart as SVG and as PNG; ``progress`` is told the share done, and what is next."""
     # It starts a JavaScript engine, which nothing else needs.
     import vl_convert
 

@@ -13,7 +13,7 @@ from fedbridge.base.files import write_atomically
 from fedbridge.report.reproduce import again
 from fedbridge.report.result_tables import classes_table, measures_table, sites_table
 from fedbridge.report.tables import Column, Table, to_markdown
-from fedbridge.report.text import counted, markdown_code, markdown_text
+from fedbridge.report.text import counted, markdown_code, markdown_text, some
 from fedbridge.runs.record import RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(_text(name) for name in names[:MOST_CLASSES])
-    more = len(names) - MOST_CLASSES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some([*map(_text, names)], MOST_CLASSES)
 
 
 def _bullets(lines: Iterable[str]) -> str:

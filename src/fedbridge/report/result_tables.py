@@ -8,7 +8,7 @@ from fedbridge.evaluation.diagnostics import Diagnosis, at_threshold
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.report.charts import REST, styles
 from fedbridge.report.tables import Cell, Column, Line, Table
-from fedbridge.report.text import counted, markup, minus, tag
+from fedbridge.report.text import capital, counted, markup, minus, tag
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _measure(
     short: str | None = None,
 ) -> Line:
     numbers = (Cell(n, None if n is None else f"{n:.{digits}f}") for n in (value, low, high))
-    return (Cell(name, page=short or name[:1].upper() + name[1:]), *numbers, rows)
+    return (Cell(name, page=short or capital(name)), *numbers, rows)
 
 
 def sites_table(record: RunRecord) -> Table:
@@ -170,12 +170,10 @@ def sites_table(record: RunRecord) -> Table:
 
 def ranked(record: RunRecord) -> list[tuple[int, str]]:
     """Sources and their colours; with more sources than colours, the weighty ones get them."""
-    indices = range(len(record.sources))
-    colours = styles(len(record.sources))
+    order, colours = [*range(len(record.sources))], styles(len(record.sources))
     if REST in colours:
-        weights = [record.source_mean("beta", index) or 0.0 for index in indices]
-        return list(zip(sorted(indices, key=lambda k: -weights[k]), colours, strict=True))
-    return list(zip(indices, colours, strict=True))
+        order.sort(key=lambda index: -(record.source_mean("beta", index) or 0.0))
+    return list(zip(order, colours, strict=True))
 
 
 def rounds_table(record: RunRecord) -> Table:

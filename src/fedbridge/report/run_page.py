@@ -45,6 +45,7 @@ from fedbridge.report.text import (
     number,
     percent,
     size,
+    some,
     tag,
 )
 from fedbridge.runs.record import RunRecord, mean
@@ -123,11 +124,8 @@ def _untested(record: RunRecord) -> Html | None:
     classes = record.untested
     if not classes:
         return None
-    named = ", ".join(classes[:NAMED_CLASSES])
-    more = len(classes) - NAMED_CLASSES
-    others = f" and {more} more" if more > 0 else ""
     return paragraph(
-        f"No test row is of {named}{others}: how well the model finds "
+        f"No test row is of {some(classes, NAMED_CLASSES)}: how well the model finds "
         f"{'it' if len(classes) == 1 else 'them'} is not known.",
         class_="caution",
     )

@@ -12,7 +12,16 @@ from io import StringIO
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedbridge.base.text import csv_text, one_line
-from fedbridge.report.text import MISSING, Html, Piece, latex_text, markdown_text, number, tag
+from fedbridge.report.text import (
+    MISSING,
+    Html,
+    Piece,
+    capital,
+    latex_text,
+    markdown_text,
+    number,
+    tag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +119,12 @@ def to_html(table: Table) -> Html:
     """The table as it stands on the page: sortable, with the keyboard too."""
     columns, rows = table.shown("page")
     heads = [
-        tag("th", tag("button", _heading(column), type="button"), scope="col", class_=_side(column))
+        tag(
+            "th",
+            tag("button", column.heading or capital(column.title), type="button"),
+            scope="col",
+            class_=_side(column),
+        )
         for column in columns
     ]
     lines = [tag("tr", *map(_html_cell, row, columns, range(len(row)))) for row in rows]
@@ -130,12 +144,6 @@ def to_html(table: Table) -> Html:
         role="region",
         aria_label=table.caption,
     )
-
-
-def _heading(column: Column) -> str:
-    if column.heading is not None:
-        return column.heading
-    return column.title[:1].upper() + column.title[1:]
 
 
 def _side(column: Column) -> str | None:

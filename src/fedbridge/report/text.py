@@ -90,6 +90,17 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter; the others stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def some(names: list[str], most: int) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def counted(count: int, name: str) -> str:
     """A number of things: ``1 seed``, ``3 seeds``."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"

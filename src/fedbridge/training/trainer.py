@@ -233,30 +233,24 @@ class Workbench:
     def _outcome(
         self, samples: int, steps: int, lr: float, loss: float, stream: NoiseStream | None
     ) -> Outcome:
-        noise = stream.noise() if stream is not None else None
-        sketches = torch.stack(stream.sketches) if stream is not None and stream.sketches else None
-        return Outcome(
-            samples,
-            steps,
-            lr,
-            loss,
-            buffers=buffer_copies(self.model),
-            noise=None if noise is None else noise.sigma2,
-            batches=0 if stream is None else stream.count,
-            sketches=sketches,
-        )
+        outcome = Outcome(samples, steps, lr, loss, buffer_copies(self.model))
+        if stream is None:
+            return outcome
+        noise = stream.noise()
+        sigma2 = None if noise is None else noise.sigma2
+        sketches = torch.stack(stream.sketches) if stream.sketches else None
+        return replace(outcome, noise=sigma2, batches=stream.count, sketches=sketches)
 
     def _stream(self, plan: LocalPlan) -> NoiseStream:
         return NoiseStream(self.blocks, sketch=self.sketch if plan.noise == "sketch" else None)
 
     def _batches_of_steps(self, job: Job, steps: int) -> Iterator[tuple[Batch, ...]]:
         """The batches of every step: the client's own, then one of every site beside it."""
-        streams = [self._stream_of(job, steps)]
-        for place, site in enumerate(job.beside, start=1):
-            streams.append(
-                self._stream_of(replace(job, client=site, rows=None, seed=job.seed + place), steps)
-            )
-        return zip(*streams, strict=True)
+        beside = (
+            replace(job, client=site, rows=None, seed=job.seed + place)
+            for place, site in enumerate(job.beside, start=1)
+        )
+        return zip(*(self._stream_of(each, steps) for each in (job, *beside)), strict=True)
 
     def _stream_of(self, job: Job, steps: int) -> Iterator[Batch]:
         site = self.sites[job.client]

@@ -31,40 +31,22 @@ PALETTE = tuple(f"c{index}" for index in range(6))
 INK = "ink"
 REST = "rest"
 
-DASHES = {
-    "c0": (1, 0),
-    "c1": (7, 3),
-    "c2": (2, 2),
-    "c3": (9, 3, 2, 3),
-    "c4": (4, 2),
-    "c5": (12, 3),
-    INK: (5, 4),
-    REST: (1, 0),
+LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "c0": ("#0072b2", (1, 0), "circle"),
+    "c1": ("#d55e00", (7, 3), "square"),
+    "c2": ("#009e73", (2, 2), "triangle-up"),
+    "c3": ("#cc79a7", (9, 3, 2, 3), "diamond"),
+    "c4": ("#56b4e9", (4, 2), "cross"),
+    "c5": ("#e69f00", (12, 3), "triangle-down"),
+    INK: ("#1d2126", (5, 4), "stroke"),
+    REST: ("#b9bdc2", (1, 0), "circle"),
 }
-SHAPES = {
-    "c0": "circle",
-    "c1": "square",
-    "c2": "triangle-up",
-    "c3": "diamond",
-    "c4": "cross",
-    "c5": "triangle-down",
-    INK: "stroke",
-    REST: "circle",
-}
-ON_PAPER = {
-    "ground": "#ffffff",
-    "card": "#ffffff",
-    "ink": "#1d2126",
-    "soft": "#4a525c",
-    "hair": "#e3e3de",
-    "rest": "#b9bdc2",
-    "c0": "#0072b2",
-    "c1": "#d55e00",
-    "c2": "#009e73",
-    "c3": "#cc79a7",
-    "c4": "#56b4e9",
-    "c5": "#e69f00",
-}
+"""Styles: the colour on paper, the dashes of a line, the shape of a point."""
+
+DASHES = {style: dashes for style, (_, dashes, _) in LOOKS.items()}
+SHAPES = {style: shape for style, (_, _, shape) in LOOKS.items()}
+ON_PAPER = {style: colour for style, (colour, _, _) in LOOKS.items()}
+ON_PAPER |= {"ground": "#ffffff", "card": "#ffffff", "soft": "#4a525c", "hair": "#e3e3de"}
 """The page's variables in the light, for files outside of the page."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
