@@ -1,7 +1,9 @@
 """What a site does not do, whoever asks: above all, its rows are not read off one message."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.state import State
 
+DOCS = Path(__file__).parents[2] / "docs" / "deploy.md"
 TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]
 SPEC = RunSpec("r", 0, "target", ("site 0",), "fedavg", {}, {}, "linear")
 
@@ -224,6 +227,10 @@ class TestSettings:
     def test_slips_are_errors(self, config):
         with pytest.raises(OptionError):
             floors_in(config)
+
+    def test_the_documents_have_the_defaults(self):
+        rows = re.findall(r"^\| `((?:least|most)-\w+)` \| (\d+) \|", DOCS.read_text(), re.MULTILINE)
+        assert {name: int(value) for name, value in rows} == Floors().config()
 
     def test_what_allows_more_than_usual_is_known(self):
         assert Floors(least_batch=1, least_rows=9, most_jobs=99, most_rounds=1).weaker() == [
