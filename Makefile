@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deploy lint bench clean
+.PHONY: help demo test test-deploy fuzz lint bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: lint  ## lint, types and the whole test suite
 
 test-deploy: $(READY)  ## the long tests: real links and nodes are killed and restarted
 	$(BIN)/python -m pytest -m "deploy"
+
+fuzz: $(READY)  ## hostile input of all kinds for some minutes; FUZZ="--seed 7 --kind arrays" for others
+	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import signal
 import stat
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from zlib import crc32
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.cli.main import main
 
-SECONDS = 20.0
+SECONDS = 30.0
 MEGABYTES = 500
 ADDRESS_SPACE = 3 << 30
 CRASHED = 99
@@ -125,6 +126,7 @@ def _be_the_case(do: list[str] | Callable[[], object], inside: Path, out: Path, 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE,) * 2)
         os.chdir(inside)
+        warnings.resetwarnings()  # those of the tests make errors of them
         status = main(do) if isinstance(do, list) else _called(do)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else CRASHED

@@ -1,4 +1,8 @@
-"""Hostile command lines, task files, tables, arrays and images, and files that are none."""
+"""Hostile command lines, task files, tables, arrays and images, and files that are none.
+
+No case names a place outside its own folder to write to: a fuzzer may be run by anybody, and what
+it looks for is there until it was found.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ HUGE = ("99999999999", "9" * 400, "1e300", "1e999", "-99999999999", "18446744073
 WORDS = (
     *("", " ", "abc", "-", "-1", "0", "0.5", "-0.0", "nan", "inf", "-inf", "none", "true", "a=b"),
     *(",", "1,", ",,", "1,2,x", "[", "[1,2", "[1,2]", "{}", '{"a": [1]}', '"', '"x"', "[" * 5000),
-    *("0x10", "1_000", "1,5", "١٢", "é", "\udcff", "\x1b[31mred", "=1+1", "../..", "/", ".", "~"),
-    *("/dev/null", "x" * 300, "\u202eabc", "a\nb", "a\tb", "%s", "{0}", "$(x)", "*", *HUGE),
+    *("0x10", "1_000", "1,5", "١٢", "é", "\udcff", "\x1b[31mred", "=1+1", "..", ".", "~"),
+    *("x" * 300, "\u202eabc", "a\nb", "a\tb", "%s", "{0}", "$(x)", "*", *HUGE),
 )
 RUN_OPTIONS = (
     *("rounds", "seed", "target", "method", "engine", "out", "workers", "set", "model", "lr"),
@@ -184,10 +188,10 @@ def no_formula(place: Path) -> str | None:
         return None
     with file.open(newline="") as stream:
         for row in csv.reader(stream):
-            for cell in row:
-                if cell[:1] in "=@\t\r" and cell:
+            for cell in filter(None, row):
+                if cell[0] in "=@\t\r":
                     return f"wrote the formula {cell!r}"
-                if cell[:1] in "+-":
+                if cell[0] in "+-":
                     try:
                         float(cell.rstrip("%"))
                     except ValueError:

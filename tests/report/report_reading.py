@@ -200,6 +200,9 @@ def write_run(
             "balanced_accuracy": last["balanced_accuracy"],
             "loss": last["loss"],
             "auc": None,
+            "score": None,
+            "accuracy_interval": None,
+            "stopped_early": False,
             "n_test": n_test,
             "seconds": 75.0,
             "notes": [],
@@ -224,6 +227,9 @@ def cell(setting, method, seed, accuracy=None, *, error=None, score=None, n_test
     summary = None
     if accuracy is not None or score is not None:
         summary = {
+            "rounds": 20,
+            "stopped_early": False,
+            "auc": None,
             "accuracy": accuracy,
             "score": score,
             "accuracy_interval": None if accuracy is None else [accuracy - 2, accuracy + 2],

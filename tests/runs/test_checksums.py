@@ -1,8 +1,10 @@
 """A run's folder is one thing: whatever is swapped, edited or cut is refused by name."""
 
+import errno
 import json
 import shutil
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from small import blobs
 
 import fedbridge as fb
+from fedbridge.base.files import StorageError
 from fedbridge.cli.main import main
+from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.folder import CHECKSUMS, SEALED, RunFolder, RunFolderError, run_id
 from fedbridge.workflows.predict import load_model
 
@@ -130,19 +134,87 @@ def test_the_name_of_a_run_survives_its_file(finished):
     assert run_id(config) != run_id({**config, "seed": 1})
 
 
-@pytest.mark.parametrize(
-    "name", ["report.html", "model-card.md", "model.safetensors", "test.safetensors"]
-)
-def test_resume_completes_what_is_missing_and_nothing_else_changes(tmp_path, name):
-    whole = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "a").out
-    before = {file.name: file.read_bytes() for file in whole.iterdir() if file.is_file()}
-    (whole / name).unlink()
-    (whole / ".summary.json.77.partial").write_text("half")
-    fb.run(blobs(), "fedda", **QUICK, out=whole, resume=True)
-    after = {file.name: file.read_bytes() for file in whole.iterdir() if file.is_file()}
+def content(folder):
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+CAN_BE_MADE_AGAIN = [
+    *("report.html", "model-card.md", "model.safetensors", "test.safetensors"),
+    *("preprocessing.json", "manifest.json", "summary.json", CHECKSUMS),
+]
+
+
+@pytest.mark.parametrize("name", [None, *CAN_BE_MADE_AGAIN])
+def test_resume_completes_what_is_missing_and_nothing_else_changes(copy, finished, name):
+    before = content(copy)
+    if name is not None:
+        (copy / name).unlink()
+    (copy / ".summary.json.77.partial").write_text("half")
+    (copy / "checkpoint" / ".round-1000002.json.77.partial").write_text("half")
+    table = str(finished.parent / "t.csv")
+    words = ["run", table, *RUN, "--rounds", "2", "--quiet", "--model", "linear"]
+    assert main([*words, "--out", str(copy), "--resume"]) == 0
+    after = content(copy)
     assert after.keys() == before.keys()
-    assert {key for key in after if after[key] != before[key]} <= {"report.html"}
-    RunFolder(whole).verify()
+    seconds = {"summary.json", CHECKSUMS, "report.html"} if name == "summary.json" else set()
+    assert {key for key in after if after[key] != before[key]} <= {"report.html", *seconds}
+    RunFolder(copy).verify()
+
+
+def test_a_history_edited_behind_a_missing_summary_is_refused(copy, finished, capsys):
+    (copy / "summary.json").unlink()
+    file = copy / "history.jsonl"
+    file.write_text(file.read_text().replace('"accuracy": ', '"accuracy": 9'))
+    table = str(finished.parent / "t.csv")
+    words = ["run", table, *RUN, "--rounds", "2", "--quiet", "--model", "linear"]
+    assert main([*words, "--out", str(copy), "--resume"]) == 2
+    assert "history.jsonl was changed" in capsys.readouterr().err
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path):
+    ours = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "a").out
+    other = fb.run(blobs(), "fedda", **QUICK, seed=1, out=tmp_path / "b").out
+    shutil.rmtree(ours / "checkpoint")
+    shutil.copytree(other / "checkpoint", ours / "checkpoint")
+    with pytest.raises(RunFolderError, match="checkpoint, but it belongs to another"):
+        fb.run(blobs(), "fedda", **{**QUICK, "rounds": 3}, out=ours, resume=True)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path):
+    out = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "a").out
+    store = CheckpointStore(out / "checkpoint")
+    kept = store.load()
+    for tensors in ({}, {"parameters": torch.zeros(3)}):
+        store.save(Checkpoint(kept.round, tensors, kept.facts))
+        with pytest.raises(RunFolderError, match="checkpoint that fits this run"):
+            fb.run(blobs(), "fedda", **{**QUICK, "rounds": 3}, out=out, resume=True)
+
+
+@pytest.mark.parametrize("fails_at", range(0, 30, 3))
+def test_after_a_full_disk_nothing_is_lost_and_resume_completes(tmp_path, monkeypatch, fails_at):
+    whole = fb.run(blobs(), "fedda", **QUICK, out=tmp_path / "whole").out
+    out, written = tmp_path / "out", []
+
+    def full(descriptor):
+        written.append(descriptor)
+        if len(written) > fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedbridge.base.files.os.fsync", full)
+        if fails_at < len(SEALED):
+            with pytest.raises(StorageError, match=r"No space left.*--resume"):
+                fb.run(blobs(), "fedda", **QUICK, out=out)
+        else:
+            with suppress(StorageError):
+                fb.run(blobs(), "fedda", **QUICK, out=out)
+    assert not list(tmp_path.rglob("*.partial"))
+    fb.run(blobs(), "fedda", **QUICK, out=out, resume=True)
+    RunFolder(out).verify()
+    ours, theirs = content(out), content(whole)
+    assert ours.keys() == theirs.keys()
+    for name in ("model.safetensors", "test.safetensors", "config.toml", "manifest.json"):
+        assert ours[name] == theirs[name]
 
 
 def test_resume_completes_a_run_that_was_killed_before_its_summary(tmp_path):

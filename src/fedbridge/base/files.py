@@ -46,6 +46,8 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> Non
     partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")  # whose place nothing may take: /dev/null
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(partial, flags, mode), "wb") as file:
             file.write(data)

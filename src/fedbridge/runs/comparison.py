@@ -396,6 +396,12 @@ def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> Comparison
     found = ComparisonFolder(folder).read()
     if found is None:
         raise RunFolderError(f"Expected a comparison in {folder}, but it has no {COMPARISON_FILE}.")
+    empty = [name for name in ("settings", "methods", "seeds") if not found[name]]
+    if empty:
+        raise RunFolderError(
+            f"Expected a comparison of something in {folder / COMPARISON_FILE}, but it has no "
+            f"{empty[0]}: restore the file."
+        )
     known = [field.name for field in fields(CellResult)]
     comparison = Comparison(
         settings=tuple(found["settings"]),

@@ -82,7 +82,7 @@ def read_record(
         raise RunFolderError(f"Expected a JSON object in {file}, but got {type(record).__name__}.")
     if format is not None and record.get("format") != format:
         raise RunFolderError(
-            f"Expected a {kind} of format {format}, but {file.parent} has format "
+            f"Expected a {kind} of format {format}, but {file} has format "
             f"{record.get('format')!r}: use the version of fedbridge that wrote it."
         )
     check_shape(record, shape, file, kind)
@@ -211,13 +211,15 @@ class RunFolder:
         """Keep what the run needs to go on."""
         CheckpointStore(self.path / "checkpoint").save(checkpoint)
 
-    def load_checkpoint(self, run: str) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
-        """The newest whole checkpoint of this ``run`` and the history up to it."""
+    def load_checkpoint(
+        self, run: str | None = None
+    ) -> tuple[Checkpoint, list[dict[str, Any]]] | None:
+        """The newest whole checkpoint, of this ``run`` if it is named, and the history up to it."""
         checkpoint = CheckpointStore(self.path / "checkpoint").load()
         if checkpoint is None:
             return None
         wrong = misfit(checkpoint.facts, CHECKPOINT)
-        if wrong is not None or checkpoint.facts.get("run") not in (None, run):
+        if wrong is not None or (run and checkpoint.facts.get("run", run) != run):
             raise RunFolderError(
                 f"Expected the checkpoint of this run in {self.path / 'checkpoint'}, but it "
                 f"belongs to another: restore it, or start again in a new folder."

@@ -206,10 +206,11 @@ def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | Non
         return None, None
     try:
         text = read_text(file)
+        content = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
     how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
-    return how, parse_json(text).get("run")
+    return how, content.get("run")
 
 
 def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:
