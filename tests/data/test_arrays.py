@@ -224,7 +224,7 @@ def test_samples_of_another_shape_name_their_site(folder):
     [
         ("EAST.npz", r"in whatever case, but got 'EAST\.npz' and 'east\.npz'"),
         (".east.npz", r"some are hidden, '\.east\.npz'"),
-        ("south.npz", "'east' is a copy of 'south'"),
+        ("south.npz", r"'east\.npz' is a copy of 'south\.npz'"),
     ],
 )
 def test_two_files_of_a_site_hidden_ones_and_copies_are_named(folder, name, message):

@@ -172,7 +172,7 @@ class TestTaskFile:
             (
                 '[task]\npath = "."\nlabel_column = 3',
                 OptionError,
-                r"of \[task\] .* text, but got 3",
+                r"of \[task\] .* text, but",
             ),
             ('[task]\npath = "."\ncolumns = 3', OptionError, "names of columns, but got 3"),
             ("x = " + "[" * 5000, DataError, "cannot be read"),

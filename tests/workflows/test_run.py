@@ -424,7 +424,7 @@ def test_numpy_numbers_are_numbers(tmp_path):
 
 def test_a_task_may_be_a_path(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
-    for site in "abc":
-        np.savez(tmp_path / f"{site}.npz", X=x, y=y)
+    for k, site in enumerate("abc"):
+        np.savez(tmp_path / f"{site}.npz", X=x + k, y=y)
     with pytest.raises(fb.FedbridgeError, match="target"):
         fb.run(tmp_path, "fedda", **QUICK)

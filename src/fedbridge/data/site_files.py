@@ -26,7 +26,7 @@ def site_files(folder: Path, suffix: str) -> dict[str, Path]:
         )
     check_names(files, [file.stem for file in files])
     found = {file.stem: file for file in files}
-    check_copies({site: [file] for site, file in found.items()})
+    _check_copies(found)
     return found
 
 
@@ -42,16 +42,15 @@ def check_names(paths: Sequence[Path], sites: Sequence[str]) -> None:
             )
 
 
-def check_copies(files: Mapping[str, Sequence[Path]]) -> None:
-    """Refuse a site whose files are, byte for byte and in order, those of another."""
-    sizes = {site: [*map(_size, own)] for site, own in files.items()}
+def _check_copies(files: Mapping[str, Path]) -> None:
+    """Refuse a file that is another's, byte for byte."""
+    sizes = {site: _size(file) for site, file in files.items()}
     for one, other in combinations(files, 2):
-        pairs = zip(files[one], files[other], strict=False)
-        same = any(sizes[one]) and sizes[one] == sizes[other]
-        if same and all(cmp(*pair, shallow=False) for pair in pairs):
+        same = 0 < sizes[one] == sizes[other]
+        if same and cmp(files[one], files[other], shallow=False):
             raise DataError(
-                f"Expected data of its own at every site, but {one!r} is a copy of {other!r}: "
-                f"remove one of them."
+                f"Expected data of its own at every site, but {files[one].name!r} is a copy of "
+                f"{files[other].name!r}: remove one of them."
             )
 
 

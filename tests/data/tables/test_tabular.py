@@ -367,7 +367,7 @@ class TestOneFilePerSite:
 
     def test_a_copy_of_another_sites_file_is_named(self, folder):
         (folder / "D.csv").write_bytes((folder / "A.csv").read_bytes())
-        with pytest.raises(DataError, match="'A' is a copy of 'D'"):
+        with pytest.raises(DataError, match=r"'A\.csv' is a copy of 'D\.csv'"):
             load_task(folder, target="C")
 
     def test_a_file_that_is_none_is_named(self, folder):

@@ -20,7 +20,7 @@ from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
 from fedbridge.data.store.catalogue import CATALOGUE, Files
 from fedbridge.data.store.verify import content_problem
-from fedbridge.data.tables.cells import Table, as_table
+from fedbridge.data.tables.cells import CellTable, as_table
 from fedbridge.data.tables.preprocessing import (
     CodedColumn,
     NumericColumn,
@@ -119,7 +119,7 @@ class _Hospital:
     """The complete rows of one file, as text, and how many there were before."""
 
     path: Path
-    table: Table
+    table: CellTable
     n_rows: int
 
     @property
@@ -175,7 +175,7 @@ def _read(path: Path) -> _Hospital:
     return _Hospital(path, complete, len(table))
 
 
-def _check(table: Table, column: str, path: Path) -> None:
+def _check(table: CellTable, column: str, path: Path) -> None:
     """Refuse a cell that is neither missing nor what its column holds."""
     cells = table[column]
     if column in CODES:
@@ -193,7 +193,7 @@ def _check(table: Table, column: str, path: Path) -> None:
         )
 
 
-def _fit(hospital: str, training: Table) -> Preprocessing:
+def _fit(hospital: str, training: CellTable) -> Preprocessing:
     """Means and deviations of the training rows; medians for what a later table may lack."""
     columns: list[Column] = []
     for name in NUMBERS:

@@ -16,7 +16,7 @@ from fedbridge.base.options import check_flag
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
-from fedbridge.data.site_files import check_copies, check_names
+from fedbridge.data.site_files import check_names
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.data.task import check_memory, check_target_name
 
@@ -62,7 +62,6 @@ def images_task(
     check_names(domains, [domain.name for domain in domains])
     files = {domain.name: image_files(domain) for domain in domains}
     check_target_name(target, files)
-    check_copies(files)
     how = ImagePreprocessing.from_options(image_size, grayscale, backbone, IMAGE_SIZE)
     rows, notes = image_rows(path, files, how, cache=cache)
     task = task_from_domains(

@@ -54,7 +54,7 @@ MEMORY_PER_BYTE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class CellTable:
     """Cells as text and as the numbers they spell, column by column.
 
     Attributes:
@@ -81,14 +81,14 @@ class Table:
         cells: Text = self.text[self._places[name]]
         return cells
 
-    def take(self, which: Which) -> Table:
+    def take(self, which: Which) -> CellTable:
         """Some of the rows."""
-        return Table(self.names, self.text[:, which], self.values[:, which], self.rows[which])
+        return CellTable(self.names, self.text[:, which], self.values[:, which], self.rows[which])
 
-    def pick(self, names: Sequence[str]) -> Table:
+    def pick(self, names: Sequence[str]) -> CellTable:
         """Some of the columns."""
         places = [self._places[name] for name in names]
-        return Table(tuple(names), self.text[places], self.values[places], self.rows)
+        return CellTable(tuple(names), self.text[places], self.values[places], self.rows)
 
     def values_of(self, name: str) -> NDArray[np.float64]:
         """The numbers of one column, NaN where there is none."""
@@ -114,7 +114,7 @@ class Table:
         return np.ascontiguousarray(chosen.values)
 
 
-def read_csv(path: Path, spelling: Spelling = PLAIN) -> Table:
+def read_csv(path: Path, spelling: Spelling = PLAIN) -> CellTable:
     """The cells of a CSV; rows that hold nothing are left out but counted."""
     lines = _lines(path)
     names = [name.strip() for name in lines[0]]
@@ -130,7 +130,7 @@ def read_csv(path: Path, spelling: Spelling = PLAIN) -> Table:
     return _table(names, found, np.array(kept, dtype=np.int64) - 1, repr(str(path)))
 
 
-def as_table(frame: pd.DataFrame, spelling: Spelling = PLAIN) -> Table:
+def as_table(frame: pd.DataFrame, spelling: Spelling = PLAIN) -> CellTable:
     """The cells of a table in memory, of any types: what is no text is a number already."""
     found = {}
     for place in range(frame.shape[1]):
@@ -149,7 +149,7 @@ def _table(
     found: dict[int, tuple[list[str], NDArray[np.float64]]],
     rows: NDArray[np.int64],
     where: str,
-) -> Table:
+) -> CellTable:
     """Columns without a name say nothing; a name that stands twice would say two things."""
     named = [place for place, name in enumerate(names) if name]
     twice = [name for name, times in Counter(names).items() if name and times > 1]
@@ -162,7 +162,7 @@ def _table(
     text, values = np.empty(shape, dtype=object), np.empty(shape)
     for place, (cells, own) in enumerate(found[place] for place in named if found):
         text[place], values[place] = cells, own
-    return Table(tuple(names[place] for place in named), text, values, rows)
+    return CellTable(tuple(names[place] for place in named), text, values, rows)
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -230,7 +230,7 @@ def _cell(text: str) -> str:
     return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
 
 
-def _junk(column: str, table: Table, site: str | None, otherwise: str) -> DataError:
+def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> DataError:
     """An error that names the first cell that is no number, and the options that read it."""
     cells = table[column]
     where = "" if site is None else f" at site {site!r}"

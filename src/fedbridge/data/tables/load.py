@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
-    from fedbridge.data.tables.cells import Table
+    from fedbridge.data.tables.cells import CellTable
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.tables.schema import Schema, Tables, TableSummary, TaskKind
     from fedbridge.data.task import FederatedTask
@@ -143,7 +143,7 @@ def table_task(
     )
 
 
-def _site_tables(path: Path, site_column: str | None, spelling: Spelling) -> dict[str, Table]:
+def _site_tables(path: Path, site_column: str | None, spelling: Spelling) -> dict[str, CellTable]:
     """Every site's rows, without the column that names the site."""
     if path.is_dir():
         tables = {site: read_csv(file, spelling) for site, file in site_files(path, ".csv").items()}
@@ -160,7 +160,7 @@ def _site_tables(path: Path, site_column: str | None, spelling: Spelling) -> dic
     return tables
 
 
-def _divide(table: Table, site_column: str, path: Path) -> dict[str, Table]:
+def _divide(table: CellTable, site_column: str, path: Path) -> dict[str, CellTable]:
     require_columns(table.names, [site_column], f"{path.name!r} to name the site of each row")
     if not len(table):
         raise DataError(f"Expected rows below the header of {path.name!r}, but there are none.")
@@ -176,7 +176,7 @@ def _divide(table: Table, site_column: str, path: Path) -> dict[str, Table]:
     return {str(site): others.take(sites == site) for site in sorted(set(sites))}
 
 
-def _without(table: Table, column: str) -> Table:
+def _without(table: CellTable, column: str) -> CellTable:
     return table.pick([name for name in table.names if name != column])
 
 
@@ -300,7 +300,7 @@ def load_csv_site(
     )
 
 
-def _fit(training: Table, schema: Schema, site: str, role: Role) -> Preprocessing:
+def _fit(training: CellTable, schema: Schema, site: str, role: Role) -> Preprocessing:
     """The site's preprocessing, from nobody's rows but its own.
 
     A source's column of numbers without any says nothing and stays at zero, as it does when all
@@ -330,7 +330,7 @@ def _cautions(column: str, cells: Iterable[str]) -> list[str]:
     return [f"column {column!r}: fewer than {FEW_ROWS} rows each have {show(rare)}"]
 
 
-def _read(csv: Path, site: str, spelling: Spelling = PLAIN) -> Table:
+def _read(csv: Path, site: str, spelling: Spelling = PLAIN) -> CellTable:
     table = read_csv(csv, spelling)
     if not len(table):
         raise DataError(

@@ -21,7 +21,13 @@ from torch import Tensor
 
 from fedbridge.base.errors import DataError
 from fedbridge.data.labels import show
-from fedbridge.data.tables.cells import Table, as_table, read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.cells import (
+    CellTable,
+    as_table,
+    read_csv,
+    require_columns,
+    spreadsheet_row,
+)
 from fedbridge.data.tables.spelling import PLAIN, Spelling
 from fedbridge.data.task import check_memory
 
@@ -136,23 +142,23 @@ class Preprocessing:
     class_names: tuple[str, ...] | None
     spelling: Spelling = PLAIN
 
-    def apply(self, table: pd.DataFrame | Table | str | Path) -> Tensor:
+    def apply(self, table: pd.DataFrame | CellTable | str | Path) -> Tensor:
         """The rows of a table, or of a CSV, as a float32 tensor of one row each."""
         where = repr(str(table)) if isinstance(table, str | Path) else "the table"
         if isinstance(table, pd.DataFrame):
             table = as_table(table, self.spelling)
-        elif not isinstance(table, Table):
+        elif not isinstance(table, CellTable):
             table = self.read(Path(table))
         require_columns(table.names, (column.name for column in self.columns), where)
         if not len(table):
             raise DataError(f"Expected rows below the header of {where}, but there are none.")
         return self.encode(table)
 
-    def read(self, csv: Path) -> Table:
+    def read(self, csv: Path) -> CellTable:
         """A CSV that spells numbers as the training rows did."""
         return read_csv(csv, self.spelling)
 
-    def encode(self, table: Table) -> Tensor:
+    def encode(self, table: CellTable) -> Tensor:
         """The rows of a table that holds all columns."""
         ends = np.cumsum([column.width for column in self.columns], dtype=np.int64).tolist()
         what = f"the encoded rows of site {self.site!r}"
@@ -298,7 +304,7 @@ def _imputed(column: Column, missing: NDArray[np.bool_]) -> str:
     return f"{int(missing.sum())} of {column.name!r} with {how} {fill}"
 
 
-def _standardised(table: Table, columns: Sequence[NumericColumn]) -> NDArray[np.float64]:
+def _standardised(table: CellTable, columns: Sequence[NumericColumn]) -> NDArray[np.float64]:
     """Columns of numbers, missing ones filled, in deviations from their means."""
     values = table.numbers([column.name for column in columns])
     fill, mean, scale = (

@@ -23,7 +23,7 @@ import numpy as np
 from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
-from fedbridge.data.tables.cells import NAMELESS, Table, require_columns
+from fedbridge.data.tables.cells import NAMELESS, CellTable, require_columns
 from fedbridge.data.tables.spelling import PLAIN, Spelling, looks_numeric, numbers
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.tables.cells import Text
 
-    Tables: TypeAlias = Mapping[str, Table]
+    Tables: TypeAlias = Mapping[str, CellTable]
     Summaries: TypeAlias = Mapping[str, "TableSummary"]
 
 Kind: TypeAlias = Literal["numeric", "categorical"]
@@ -125,7 +125,7 @@ class TableSummary:
     labels: tuple[str, ...] | None
 
 
-def summarise(table: Table, site: str, reading: Reading) -> TableSummary:
+def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
     """All that sites must agree on, from the cells of one table.
 
     Junk is refused here, where its row is known: a word in a column that mostly holds numbers, or
@@ -148,7 +148,7 @@ def summarise(table: Table, site: str, reading: Reading) -> TableSummary:
     )
 
 
-def labelled_rows(table: Table, site: str, label_column: str) -> Table:
+def labelled_rows(table: CellTable, site: str, label_column: str) -> CellTable:
     """The rows that have a label, of which every site must have some."""
     labelled = table.take(table[label_column] != "")
     if not len(labelled):
@@ -164,7 +164,7 @@ def are_whole(values: NDArray[np.float64]) -> bool:
     return bool(((values == np.round(values)) & (np.abs(values) < LARGEST_WHOLE)).all())
 
 
-def _kinds(table: Table, categorical: Sequence[str]) -> dict[str, Kind | None]:
+def _kinds(table: CellTable, categorical: Sequence[str]) -> dict[str, Kind | None]:
     """Numbers, when most cells that hold anything are numbers, if only to somebody else."""
     present = np.count_nonzero(table.text != "", axis=1).tolist()
     found = np.count_nonzero(~np.isnan(table.values), axis=1).tolist()
@@ -184,7 +184,7 @@ def _summary(cells: Text, kind: Kind | None) -> ColumnSummary:
     return ColumnSummary(kind, examples=tuple(dict.fromkeys(islice(filter(None, cells), EXAMPLES))))
 
 
-def _labels(labelled: Table, site: str, reading: Reading) -> tuple[str, ...] | None:
+def _labels(labelled: CellTable, site: str, reading: Reading) -> tuple[str, ...] | None:
     """The different labels, unless they can only be values."""
     column = reading.label_column
     values = labelled.values_of(column)
@@ -231,7 +231,7 @@ class Schema:
         """Number of classes; ``None`` for regression."""
         return None if self.class_names is None else len(self.class_names)
 
-    def check(self, table: Table, site: str) -> None:
+    def check(self, table: CellTable, site: str) -> None:
         """Refuse a table that is not as this site described it when it agreed."""
         require_columns(
             table.names, [self.label_column, *self.kinds], f"the table of site {site!r}"
@@ -244,7 +244,7 @@ class Schema:
                     f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
                 )
 
-    def labels(self, labelled: Table, site: str) -> Tensor:
+    def labels(self, labelled: CellTable, site: str) -> Tensor:
         """One site's labels as class indices, or as values."""
         labels: NDArray[np.generic]
         if self.label_form == "words":
