@@ -154,6 +154,21 @@ class TestRun:
         assert json.loads(shown.out)["task"] == "digits-noise"
         assert "hello" in shown.err
 
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("learning_rate = 1", "'learning_rate'. Did you mean 'lr'?"),
+            ("rounds = 1", "--rounds"),
+            ('lr = "high"', "'high'"),
+            ("lr = [1]", "[1]"),
+            ("workers = 1.5", "1.5"),
+        ],
+    )
+    def test_a_task_file_that_means_nothing_is_refused(self, capsys, tmp_path, line, said):
+        (tmp_path / "t.toml").write_text(f'[task]\nname = "digits-noise"\n[run]\n{line}\n')
+        assert said in refused(capsys, "run", "t.toml")
+        assert said in refused(capsys, "compare", "t.toml", "--methods", "fedda", "--seeds", "1")
+
     def test_a_hostile_site_name_stays_in_the_folder(self, capsys, tmp_path):
         text = (tmp_path / "t.csv").write_text
         rows = [f"{site},{k % 7},{k % 2}" for site in ("../../x", "b") for k in range(40)]
@@ -274,6 +289,25 @@ class TestPredictAndReport:
         assert "120 predictions in p.csv" in capsys.readouterr().out
         told = answer(capsys, "predict", run_dir, str(table))
         assert set(told["predictions"][0]) == {"row", "prediction", "probabilities"}
+
+    @pytest.mark.parametrize("given", [["--decimal", ",", "--thousands", " "], None])
+    def test_numbers_spelled_otherwise_are_read_by_option_and_so_are_new_ones(
+        self, capsys, tmp_path, given
+    ):
+        rows = [
+            f"{s};1 00{k % 7},5;{'yes' if k % 7 > 3 else 'no'}" for s in "abc" for k in range(40)
+        ]
+        (tmp_path / "t.csv").write_text("\n".join(["site;x;label", *rows]))
+        command = ["run", "t.csv", "--target", "a", "--out", "r", *RUN[2:]]
+        said = refused(capsys, *command)
+        assert "row 2 at site 'a' has '1 000,5'" in said
+        assert "`decimal=','` and `thousands=' '`" in said
+        given = given or ["--set", "decimal=,", "--set", "thousands= "]
+        assert answer(capsys, *command, *given)["out"] == "r"
+        told = answer(capsys, "predict", "r", "t.csv")
+        assert len({line["probabilities"]["yes"] for line in told["predictions"]}) == 7
+        (tmp_path / "new.csv").write_text("x;x\n1;2\n")
+        assert "'x' stands there more than once" in refused(capsys, "predict", "r", "new.csv")
 
     def test_a_report_is_written_anew(self, capsys, tmp_path, run_dir):
         (tmp_path / run_dir / "report.html").unlink(missing_ok=True)
