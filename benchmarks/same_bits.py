@@ -111,7 +111,7 @@ def digest(model: torch.nn.Module) -> str:
     return found.hexdigest()[:20]
 
 
-def play(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+def hashes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The hashes of one run."""
     options = dict(case)
     name, target = options.pop("task"), options.pop("target", None)
@@ -142,7 +142,7 @@ def main() -> int:
             if asked.only not in name:
                 continue
             try:
-                found = play(case, Path(folder))
+                found = hashes(case, Path(folder))
             except fb.FedbridgeError as error:
                 print(f"{name}: skipped: {error}")
                 continue

@@ -83,11 +83,11 @@ def federation(
 
 def method(name: str, on: Federation, **options: object) -> Method:
     """A method that has begun."""
-    playing = make(name, on, options)
-    slots, rows = playing.room()
+    made = make(name, on, options)
+    slots, rows = made.room()
     on.open(slots=slots, rows=rows)
-    playing.begin(on.initial)
-    return playing
+    made.begin(on.initial)
+    return made
 
 
 class Normed(nn.Module):

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from time import monotonic
 
 from fuzz import world
-from fuzz.harness import play, rng_of
+from fuzz.harness import tried, rng_of
 from fuzz.kinds import KINDS
 
 
@@ -22,7 +22,7 @@ def fuzz(seed: int, cases: dict[str, int], only: int | None = None) -> dict[str,
     for name, count in cases.items():
         for number in range(count) if only is None else [only]:
             place = root / f"{name}-{number}"
-            case, answer, wrong = play(KINDS[name].kind, rng_of(name, seed, number), place)
+            case, answer, wrong = tried(KINDS[name].kind, rng_of(name, seed, number), place)
             verdict = "failed" if wrong else "refused" if answer.refused else "answered"
             counts[name][verdict] += 1
             if wrong or only is not None:

@@ -75,7 +75,7 @@ def rng_of(kind: str, seed: int, number: int) -> random.Random:
     return random.Random(crc32(f"{kind} {seed} {number}".encode()))
 
 
-def play(kind: Kind, rng: random.Random, place: Path) -> tuple[Case, Answer, list[str]]:
+def tried(kind: Kind, rng: random.Random, place: Path) -> tuple[Case, Answer, list[str]]:
     """Make a case, run it, judge it; the folder is gone afterwards."""
     place.mkdir(parents=True)
     try:

@@ -51,16 +51,16 @@ class TestFedProx:
 
     def test_with_a_huge_penalty_stays_where_it_is(self):
         fed = federation(method="fedprox")
-        playing = method("fedprox", fed, penalty=1e12)
-        playing.run_round(1)
-        torch.testing.assert_close(playing.state.parameters, fed.initial.parameters)
+        made = method("fedprox", fed, penalty=1e12)
+        made.run_round(1)
+        torch.testing.assert_close(made.state.parameters, fed.initial.parameters)
 
     def test_clients_stray_less(self):
         def strayed(penalty):
             fed = federation(method="fedprox")
-            playing = method("fedprox", fed, penalty=penalty)
-            playing.run_round(1)
-            return float((playing.state.parameters - fed.initial.parameters).norm())
+            made = method("fedprox", fed, penalty=penalty)
+            made.run_round(1)
+            return float((made.state.parameters - fed.initial.parameters).norm())
 
         assert strayed(5.0) < strayed(1.0) < strayed(0)
 
@@ -81,47 +81,47 @@ class TestFedRep:
     @pytest.mark.parametrize(("options", "steps"), [({"steps": 2}, 6), ({"epochs": 2}, 30)])
     def test_the_head_trains_head_epochs_times_as_long_as_the_body(self, options, steps):
         fed = federation(model="mlp:8", method="fedrep", **options)
-        playing = method("fedrep", fed, head_epochs=3)
+        made = method("fedrep", fed, head_epochs=3)
         lengths = [
-            playing._job(1, 1, playing._state(1), 0, part).plan.total_steps(40)
-            for part in (playing.head, playing.body)
+            made._job(1, 1, made._state(1), 0, part).plan.total_steps(40)
+            for part in (made.head, made.body)
         ]
         assert lengths == [steps, steps / 3]
 
     def test_shares_the_body_and_keeps_heads_apart(self):
         fed = federation(model="mlp:8", method="fedrep")
-        playing = method("fedrep", fed)
-        playing.run_round(1)
+        made = method("fedrep", fed)
+        made.run_round(1)
         (start, end), *_ = head_slices(fed.bench.model)
-        heads = playing.heads
+        heads = made.heads
         assert heads.shape == (4, end - start)
         assert all(not torch.equal(heads[0], other) for other in heads[1:])
-        assert torch.equal(playing.state.parameters[start:end], heads[0])
+        assert torch.equal(made.state.parameters[start:end], heads[0])
 
     def test_the_body_moves_by_the_mean_of_the_clients_by_samples(self):
         fed = federation(blobs(sources=2, rows=30), model="mlp:8", method="fedrep")
-        playing = method("fedrep", fed)
-        body = complement(playing.head, fed.blocks.total)
+        made = method("fedrep", fed)
+        body = complement(made.head, fed.blocks.total)
         clients = [0, 1, 2]
-        starts = [playing._state(client) for client in clients]
-        heads, _ = playing._phase(1, clients, starts, playing.head, Record())
-        bodies, _ = playing._phase(1, clients, heads, playing.body, Record())
+        starts = [made._state(client) for client in clients]
+        heads, _ = made._phase(1, clients, starts, made.head, Record())
+        bodies, _ = made._phase(1, clients, heads, made.body, Record())
         change = torch.stack(
             [b.parameters - h.parameters for b, h in zip(bodies, heads, strict=True)]
         )
         expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ change
-        playing.run_round(1)
-        moved = playing.state.parameters - fed.initial.parameters
+        made.run_round(1)
+        moved = made.state.parameters - fed.initial.parameters
         for start, end in body:
             torch.testing.assert_close(moved[start:end], expected[start:end])
 
     def test_each_phase_moves_its_own_part_only(self):
         fed = federation(model="mlp:8", method="fedrep")
-        playing = method("fedrep", fed)
-        start = playing._state(0)
-        (after,), _ = playing._phase(1, [0], [start], playing.head, Record())
+        made = method("fedrep", fed)
+        start = made._state(0)
+        (after,), _ = made._phase(1, [0], [start], made.head, Record())
         change = after.parameters - start.parameters
-        (first, last), *_ = playing.head
+        (first, last), *_ = made.head
         assert bool((change[first:last] != 0).any())
         assert not bool(change[:first].any())
 
@@ -241,11 +241,11 @@ class TestKnnPer:
 
     def test_rows_set_aside_for_validation_have_no_vote(self):
         fed = federation(model="mlp:8", method="knn-per", early_stopping=2)
-        playing = method("knn-per", fed)
-        playing.run_round(1)
+        made = method("knn-per", fed)
+        made.run_round(1)
         kept = len(fed.target_rows)
-        assert float(playing.state.buffers["votes"].sum()) == kept < len(fed.task.target)
-        assert bool(torch.isfinite(fed.predict(playing.state, fed.task.test)).all())
+        assert float(made.state.buffers["votes"].sum()) == kept < len(fed.task.target)
+        assert bool(torch.isfinite(fed.predict(made.state, fed.task.test)).all())
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedrep", "apfl", "knn-per", "finetune-offline"])

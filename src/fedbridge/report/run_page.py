@@ -133,7 +133,7 @@ def _untested(record: RunRecord) -> Html | None:
 
 def _standing(record: RunRecord) -> str:
     """How far the run is, and so what its numbers are."""
-    done, planned = len(record.played), record.config["rounds"]
+    done, planned = len(record.trained), record.config["rounds"]
     if record.summary is None:
         return f"Unfinished, {done} of {planned} rounds so far: the last round's value"
     early = f"Stopped early after {done} of {planned} rounds. " if done < planned else ""
@@ -152,7 +152,7 @@ def _tiles(record: RunRecord) -> Html:
             ("Balanced accuracy", None if balanced is None else percent(balanced)),
             ("Area under ROC", None if auc is None else number(auc)),
             ("Test loss", None if result.get("loss") is None else number(result["loss"])),
-            ("Rounds", f"{len(record.played)} of {record.config['rounds']}"),
+            ("Rounds", f"{len(record.trained)} of {record.config['rounds']}"),
             ("Sources", str(len(record.sources))),
             ("Target's labels", None if labels is None else f"{labels:,}"),
             ("Seed", str(record.config["seed"])),
@@ -164,7 +164,7 @@ def _tiles(record: RunRecord) -> Html:
 
 
 def _curves(record: RunRecord) -> list[Chart | Html | None]:
-    warm = "Rounds up to 0 are the warm-up." if len(record.history) > len(record.played) else ""
+    warm = "Rounds up to 0 are the warm-up." if len(record.history) > len(record.trained) else ""
     return [
         _accuracy_chart(record, warm),
         line_chart(

@@ -431,10 +431,10 @@ def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
     if not path.is_relative_to(folder.resolve()):
         return None
     history = RunFolder(path).history()
-    played = [line for line in history if line["round"] >= 1]
-    if not played:
+    trained = [line for line in history if line["round"] >= 1]
+    if not trained:
         return None
-    first = played[0]
+    first = trained[0]
     d2 = mean(first.get("d2") or [])
     return CellHistory(
         cell.setting,

@@ -91,9 +91,9 @@ def summarise(
     parameters: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """The summary of a run that has played ``history`` of its ``rounds``."""
-    played = [line for line in history if line["round"] >= 1]
-    last = played[-SCORED_ROUNDS:]
+    """The summary of a run that has a ``history`` of its ``rounds``."""
+    trained = [line for line in history if line["round"] >= 1]
+    last = trained[-SCORED_ROUNDS:]
 
     def mean(name: str) -> float | None:
         values = [line[name] for line in last if line[name] is not None]
@@ -107,9 +107,9 @@ def summarise(
         "sources": list(task.source_names),
         "method": method,
         "seed": seed,
-        "rounds": len(played),
+        "rounds": len(trained),
         "accuracy": accuracy,
-        "accuracy_last": played[-1]["accuracy"] if played else None,
+        "accuracy_last": trained[-1]["accuracy"] if trained else None,
         "accuracy_interval": None if accuracy is None else list(wilson_interval(accuracy, count)),
         "balanced_accuracy": mean("balanced_accuracy"),
         "auc": mean("auc"),
@@ -118,7 +118,7 @@ def summarise(
         "n_test": count,
         "n_target": len(task.target),
         "n_sources": {site.name: len(site) for site in task.sources},
-        "stopped_early": len(played) < rounds,
+        "stopped_early": len(trained) < rounds,
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
         "parameters": parameters,
@@ -159,7 +159,7 @@ class RunRecord:
         return list(self.config["sources"])
 
     @property
-    def played(self) -> list[dict[str, Any]]:
+    def trained(self) -> list[dict[str, Any]]:
         """The rounds after the warm-up."""
         return [line for line in self.history if line["round"] >= 1]
 
@@ -222,7 +222,7 @@ class RunRecord:
         """A measure of one source over the rounds after the warm-up."""
         return [
             (line["round"], None if line.get(name) is None else line[name][index])
-            for line in self.played
+            for line in self.trained
         ]
 
     def source_mean(self, name: str, index: int) -> float | None:
@@ -254,7 +254,7 @@ def read_run(folder: Path) -> RunRecord:
     record = RunRecord(
         config, run.history(), run.summary(whole=True), manifest or {}, read_tested(folder)
     )
-    if record.summary is not None and record.summary["rounds"] != len(record.played):
+    if record.summary is not None and record.summary["rounds"] != len(record.trained):
         return replace(record, summary=None)
     return record
 

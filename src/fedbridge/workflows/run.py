@@ -76,7 +76,7 @@ def run(
             options=options,
         )
     settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
-    playing = Run(
+    asked = Run(
         loaded,
         method,
         methods.class_of(method),
@@ -88,6 +88,6 @@ def run(
         callbacks,
         extras=AllResultFiles(),
     )
-    return playing.go(
+    return asked.go(
         None if out is None else RunFolder(Path(out)), resume=resume, unchecked=unchecked
     )

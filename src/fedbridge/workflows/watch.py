@@ -37,7 +37,7 @@ class CellState:
         method: what is run.
         seed: with which seed.
         state: ``interrupted`` has rounds but nobody works on it, ``waiting`` has none.
-        round: the last round played; 0 before the first.
+        round: the last round that was run; 0 before the first.
         rounds: how many there are to be.
         score: accuracy in percent or negative loss: the run's, or that of its last round.
         seconds: spent on it so far.
