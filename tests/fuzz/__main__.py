@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from time import monotonic
 
 from fuzz import world
-from fuzz.harness import tried, rng_of
+from fuzz.harness import rng_of, tried
 from fuzz.kinds import KINDS
 
 

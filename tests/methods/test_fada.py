@@ -90,11 +90,11 @@ class TestAlignment:
         gaps = []
         for alignment in (0.0, 2.0):
             on = federation(task, model="mlp:8", method="fada", lr=0.1)
-            playing = method("fada", on, alignment=alignment)
+            made = method("fada", on, alignment=alignment)
             for number in range(1, 16):
-                playing.run_round(number)
+                made.run_round(number)
             clouds = [
-                on.predict(playing.state, site, lambda net, x: net.invariant(net.features(x)))
+                on.predict(made.state, site, lambda net, x: net.invariant(net.features(x)))
                 for site in (on.bench.sites[1], on.bench.sites[on.site_for(Need.UNLABELLED)])
             ]
             spread = torch.cat(clouds).var(0).sum()

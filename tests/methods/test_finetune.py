@@ -23,25 +23,25 @@ def hostile(**options):
 class TestOffline:
     def test_starts_from_the_sources_model_of_every_round(self):
         fed = federation(method="finetune-offline")
-        playing = method("finetune-offline", fed, finetune_epochs=2)
-        playing.run_round(1)
+        made = method("finetune-offline", fed, finetune_epochs=2)
+        made.run_round(1)
         gathered, _ = fed.gather(1, fed.initial, noise="none", with_target=False)
         torch.testing.assert_close(
-            playing.shared.parameters, fed.averaged(fed.initial, gathered).parameters
+            made.shared.parameters, fed.averaged(fed.initial, gathered).parameters
         )
-        before = playing.shared
-        playing.run_round(2)
+        before = made.shared
+        made.run_round(2)
         gathered, _ = fed.gather(2, before, noise="none", with_target=False)
         torch.testing.assert_close(
-            playing.shared.parameters, fed.averaged(before, gathered).parameters
+            made.shared.parameters, fed.averaged(before, gathered).parameters
         )
 
     def test_more_epochs_fit_the_targets_labels_better(self):
         def loss(epochs):
             fed = federation(hostile(), method="finetune-offline")
-            playing = method("finetune-offline", fed, finetune_epochs=epochs)
-            playing.run_round(1)
-            return fed.measure(playing.state, fed.task.target).loss
+            made = method("finetune-offline", fed, finetune_epochs=epochs)
+            made.run_round(1)
+            return fed.measure(made.state, fed.task.target).loss
 
         assert loss(50) < loss(5) < loss(1)
 
@@ -61,17 +61,17 @@ class TestCrossValidated:
 
     def test_no_fold_is_judged_by_a_model_that_saw_it(self, monkeypatch):
         fed = federation(method="finetune-cv")
-        playing = method("finetune-cv", fed, folds=3)
+        made = method("finetune-cv", fed, folds=3)
         seen = []
-        train = type(playing)._train
+        train = type(made)._train
 
         def watched(self, round, starts, lr_factor, epochs, rows, record):
             seen.append([set(own.tolist()) for own in rows])
             return train(self, round, starts, lr_factor, epochs, rows, record)
 
-        monkeypatch.setattr(type(playing), "_train", watched)
-        playing.adapt(1, Record())
-        folds = [set(fold.tolist()) for fold in playing.folds]
+        monkeypatch.setattr(type(made), "_train", watched)
+        made.adapt(1, Record())
+        folds = [set(fold.tolist()) for fold in made.folds]
         for rows in seen[:-1]:
             if len(rows) > 1:
                 assert all(not own & fold for own, fold in zip(rows, folds * 2, strict=True))
@@ -92,13 +92,13 @@ class TestCrossValidated:
 
     def test_nothing_of_the_way_is_the_start(self):
         fed = federation(method="finetune-cv")
-        playing = method("finetune-cv", fed)
+        made = method("finetune-cv", fed)
         end = fed.initial.moved(torch.ones(fed.blocks.total))
         assert torch.equal(interpolated(fed.initial, end, 0).parameters, fed.initial.parameters)
-        playing.choice = Choice("begin", 1.0, 3, 0.0)
-        playing.choose_every = 100
-        playing.adapt(2, Record())
-        assert torch.equal(playing.state.parameters, fed.initial.parameters)
+        made.choice = Choice("begin", 1.0, 3, 0.0)
+        made.choose_every = 100
+        made.adapt(2, Record())
+        assert torch.equal(made.state.parameters, fed.initial.parameters)
 
 
 class TestOracle:
@@ -133,14 +133,14 @@ class TestOracle:
         task = blobs(target_rows=30, n_target=15)
         task.target_pool.y[task.target_pool.y == 2] = 1
         fed = federation(task, method="oracle", class_weights="balanced", lr_target=0.03)
-        playing, jobs, do = method("oracle", fed), [], fed.do
+        made, jobs, do = method("oracle", fed), [], fed.do
 
         def watched(given, states):
             jobs.extend(given)
             return do(given, states)
 
         monkeypatch.setattr(fed, "do", watched)
-        playing.run_round(1)
+        made.run_round(1)
         assert jobs[0].plan.lr == 0.03
         assert jobs[0].plan.class_weights == pytest.approx((1.5, 0.75, 0.0))
 

@@ -77,10 +77,10 @@ class TestAll:
     def test_learns_blobs_without_the_target(self, name):
         fed = federation(model="mlp:8")
         fed.task.target.x.fill_(float("nan"))
-        playing = method(name, fed)
+        made = method(name, fed)
         for number in range(1, 21):
-            record = playing.run_round(number)
-        assert fed.measure(playing.state).accuracy > 85
+            record = made.run_round(number)
+        assert fed.measure(made.state).accuracy > 85
         assert sum(record.beta) == pytest.approx(1)
         assert fed.bytes_up == fed.bytes_down == 0
 
@@ -131,13 +131,13 @@ class TestAll:
 
     def test_names_who_is_missing_and_stays_when_all_are(self):
         fed = federation(dropout=0.4)
-        playing = method("group-dro", fed)
+        made = method("group-dro", fed)
         seen = set()
         for number in range(1, 30):
-            before, record = playing.state, playing.run_round(number)
+            before, record = made.state, made.run_round(number)
             seen.add(len(record.failures))
             if len(record.failures) == 3:
-                assert playing.state is before
+                assert made.state is before
                 assert record.notes == ["no source is there: the model stays as it was"]
             else:
                 there = [beta is not None for beta in record.beta]
@@ -149,19 +149,19 @@ class TestAll:
     def test_a_failed_pool_names_every_source_and_leaves_the_model(self):
         fed = federation()
         fed.task.sources[1].x.fill_(float("nan"))
-        playing = method("erm", fed)
-        record = playing.run_round(1)
+        made = method("erm", fed)
+        record = made.run_round(1)
         assert set(record.failures) == {"site 0", "site 1", "site 2"}
         assert "NaN" in record.failures["site 0"]
-        assert playing.state is fed.initial
+        assert made.state is fed.initial
 
     def test_batch_norm_takes_the_statistics_of_the_pool(self):
         fed = federation(model=Normed())
-        playing = method("erm", fed)
-        playing.run_round(1)
-        assert int(playing.state.buffers["norm.num_batches_tracked"]) == 5
+        made = method("erm", fed)
+        made.run_round(1)
+        assert int(made.state.buffers["norm.num_batches_tracked"]) == 5
         pool = torch.cat([site.x for site in fed.task.sources]).mean(0)
-        assert torch.allclose(playing.state.buffers["norm.running_mean"], pool * 0.4, atol=0.1)
+        assert torch.allclose(made.state.buffers["norm.running_mean"], pool * 0.4, atol=0.1)
 
     @pytest.mark.parametrize(
         ("name", "option", "value"),
@@ -229,8 +229,8 @@ class TestIRM:
         torch.testing.assert_close(found, expected)
 
     def test_the_whole_penalty_comes_after_annealing(self):
-        playing = method("irm", federation(), penalty=7.0, anneal=10)
-        weights = [playing.run_round(number).extra["penalty_weight"] for number in (1, 2, 3, 4)]
+        made = method("irm", federation(), penalty=7.0, anneal=10)
+        weights = [made.run_round(number).extra["penalty_weight"] for number in (1, 2, 3, 4)]
         assert weights == [1.0, 1.0, 7.0, 7.0]  # 5 steps a round
 
     def test_trusts_the_cause_where_erm_trusts_the_stronger_sign(self):
@@ -275,10 +275,10 @@ class TestGroupDRO:
 
         def worst_loss(name, **options):
             fed = federation(task, model="mlp:8")
-            playing = method(name, fed, **options)
+            made = method(name, fed, **options)
             for number in range(1, 31):
-                record = playing.run_round(number)
-            return max(fed.measure(playing.state, s).loss for s in fed.task.sources), record.beta
+                record = made.run_round(number)
+            return max(fed.measure(made.state, s).loss for s in fed.task.sources), record.beta
 
         robust, shares = worst_loss("group-dro", step_size=0.1)
         plain, _ = worst_loss("erm")
@@ -286,17 +286,17 @@ class TestGroupDRO:
         assert robust < 0.8 * plain
 
     def test_a_source_that_is_missing_keeps_its_share(self):
-        playing = method("group-dro", federation())
+        made = method("group-dro", federation())
         found = torch.tensor([0.9, 0.1]).log()
-        shares = playing.heed(SimpleNamespace(told={"log_shares": found}), [1, 3])
+        shares = made.heed(SimpleNamespace(told={"log_shares": found}), [1, 3])
         torch.testing.assert_close(shares, torch.tensor([0.9, 0.1]))
         expected = torch.tensor([0.6, 1 / 3, 2 / 30])
-        torch.testing.assert_close(playing.log_shares.exp(), expected)
+        torch.testing.assert_close(made.log_shares.exp(), expected)
 
     def test_no_share_is_lost_for_good(self):
-        playing = method("group-dro", federation())
-        playing.log_shares = torch.tensor([0.0, -1e4, -1e4])
-        objective = playing.objective(1, [2, 3])
+        made = method("group-dro", federation())
+        made.log_shares = torch.tensor([0.0, -1e4, -1e4])
+        objective = made.objective(1, [2, 3])
         torch.testing.assert_close(objective.log_shares.exp(), torch.tensor([0.5, 0.5]))
 
 
@@ -404,11 +404,11 @@ class TestCORAL:
 
         def apart(name, **options):
             fed = federation(task, model="mlp:8", lr=0.05)
-            playing = method(name, fed, **options)
+            made = method(name, fed, **options)
             for number in range(1, 21):
-                playing.run_round(number)
+                made.run_round(number)
             clouds = [
-                fed.predict(playing.state, site, lambda model, x: model.features(x))
+                fed.predict(made.state, site, lambda model, x: model.features(x))
                 for site in fed.task.sources
             ]
             spread = torch.cat(clouds).var(0).mean().square() + torch.cat(clouds).square().mean()

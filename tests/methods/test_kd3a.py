@@ -57,8 +57,8 @@ class TestVote:
 
 def test_the_gate_rises_linearly_and_stays():
     on = federation(unlabelled_blobs(), method="kd3a")
-    playing = method("kd3a", on, gate=0.6, last_gate=0.9, gate_rounds=4)
-    gates = [playing.gate_of(number) for number in (1, 2, 4, 40)]
+    made = method("kd3a", on, gate=0.6, last_gate=0.9, gate_rounds=4)
+    gates = [made.gate_of(number) for number in (1, 2, 4, 40)]
     assert gates == pytest.approx([0.6, 0.7, 0.9, 0.9])
     assert method("kd3a", on, gate=0.97, gate_rounds=1).gate_of(1) == pytest.approx(0.97)
 
@@ -85,8 +85,8 @@ def test_a_source_of_random_labels_has_no_weight():
 
 def test_sources_count_by_samples_while_nobody_is_sure():
     task = unlabelled_blobs(sources=2, rows=31)
-    playing = method("kd3a", federation(task, method="kd3a"), gate=1.0, last_gate=1.0)
-    record = playing.run_round(1)
+    made = method("kd3a", federation(task, method="kd3a"), gate=1.0, last_gate=1.0)
+    record = made.run_round(1)
     assert record.extra == {"gate": 1.0, "consensus": 0.0}
     assert record.beta == pytest.approx([31 / (31 + 31 + 31)] * 2)
     assert "samples" in record.notes[0]
@@ -155,9 +155,9 @@ class TestBatchNorm:
     @pytest.mark.parametrize("buffers", ["target", "keep"])
     def test_the_model_takes_them_unless_they_are_kept(self, buffers):
         on = federation(unlabelled_blobs(), model=Normed(), method="kd3a", buffers=buffers)
-        playing = method("kd3a", on)
-        playing.run_round(1)
-        kept = all(torch.equal(playing.state.buffers[k], v) for k, v in on.initial.buffers.items())
+        made = method("kd3a", on)
+        made.run_round(1)
+        kept = all(torch.equal(made.state.buffers[k], v) for k, v in on.initial.buffers.items())
         assert kept is (buffers == "keep")
 
 
@@ -176,17 +176,17 @@ def test_only_the_sources_models_cross_the_network():
 
 def test_a_missing_target_leaves_the_model_as_it_was(monkeypatch):
     on = federation(unlabelled_blobs(), method="kd3a")
-    playing = method("kd3a", on)
+    made = method("kd3a", on)
     monkeypatch.setattr(on, "present", lambda _: ([1, 2, 3], {"target": "dropped out"}))
-    record = playing.run_round(1)
+    record = made.run_round(1)
     assert record.failures == {"target": "dropped out"}
-    assert playing.state is on.initial
+    assert made.state is on.initial
 
 
 def test_a_target_that_cannot_train_is_named(monkeypatch):
     on = federation(unlabelled_blobs(), method="kd3a")
-    playing = method("kd3a", on)
-    lesson = playing._lesson
+    made = method("kd3a", on)
+    lesson = made._lesson
     nan = torch.full((31, 3), torch.nan)
 
     def broken(*given):
@@ -194,9 +194,9 @@ def test_a_target_that_cannot_train_is_named(monkeypatch):
         object.__setattr__(job, "objective", Distillation(nan, torch.ones(31)))
         return job
 
-    monkeypatch.setattr(playing, "_lesson", broken)
+    monkeypatch.setattr(made, "_lesson", broken)
     with pytest.raises(TargetFailedError, match="target"):
-        playing.run_round(1)
+        made.run_round(1)
     assert on.name_of(TARGET) == "target"
 
 

@@ -90,9 +90,9 @@ def test_a_round_of_fedda_is_the_mixture_of_aligned_updates():
     gathered, _ = fed.gather(1, fed.initial)
     vectors = gathered.vectors(align=True)
     expected = fb.aggregate("fedda", vectors.target, vectors.sources, beta=0.25)
-    playing = method("fedda", fed, beta=0.25)
-    playing.run_round(1)
-    torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
+    made = method("fedda", fed, beta=0.25)
+    made.run_round(1)
+    torch.testing.assert_close(made.state.parameters, fed.initial.parameters + expected)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_fedavg_counts_every_client_by_its_samples():
     fed = federation(blobs(sources=2, rows=30), blocks="model")
     gathered, _ = fed.gather(1, fed.initial)
     expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ gathered.rows
-    playing = method("fedavg", fed)
-    playing.run_round(1)
-    torch.testing.assert_close(playing.state.parameters, fed.initial.parameters + expected)
+    made = method("fedavg", fed)
+    made.run_round(1)
+    torch.testing.assert_close(made.state.parameters, fed.initial.parameters + expected)
 
 
 def test_target_only_asks_no_source():
     fed = federation()
-    playing = method("target-only", fed)
-    record = playing.run_round(1)
+    made = method("target-only", fed)
+    record = made.run_round(1)
     assert fed.bytes_down == 4 * fed.blocks.total
     assert record.beta == [0.0, 0.0, 0.0]
     assert record.notes == []
@@ -123,8 +123,8 @@ def test_target_only_asks_no_source():
 
 def test_init_evidence_keeps_the_first_rounds_weights():
     fed = federation(evidence="init")
-    playing = method("fedda-joint", fed)
-    betas = [playing.run_round(number).beta for number in (1, 2, 3)]
+    made = method("fedda-joint", fed)
+    betas = [made.run_round(number).beta for number in (1, 2, 3)]
     assert betas[0] == betas[1] == betas[2]
     path = method("fedda-joint", federation())
     assert path.run_round(1).beta == betas[0]
@@ -133,40 +133,40 @@ def test_init_evidence_keeps_the_first_rounds_weights():
 
 def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
     fed = federation(evidence="init", blocks="model")
-    playing = method("fedgp-auto", fed)
-    first, second = playing.run_round(1), None
-    before = playing.state.parameters
-    gathered, _ = fed.gather(2, playing.state)
+    made = method("fedgp-auto", fed)
+    first, second = made.run_round(1), None
+    before = made.state.parameters
+    gathered, _ = fed.gather(2, made.state)
     vectors = gathered.vectors(align=True)
     expected = fb.aggregate(
         "fedgp", vectors.target.clone(), vectors.sources.clone(), beta=first.beta
     )
-    second = playing.run_round(2)
+    second = made.run_round(2)
     assert second.beta == pytest.approx(first.beta)
-    torch.testing.assert_close(playing.state.parameters, before + expected)
+    torch.testing.assert_close(made.state.parameters, before + expected)
 
 
 @pytest.mark.parametrize("rule", ["fedda-joint", "fedgp-joint"])
 def test_trust_in_a_source_that_is_missing_goes_to_the_target(rule, monkeypatch):
     fed = federation(blobs(sources=2), evidence="init", blocks="model")
-    playing = method(rule, fed)
-    first = playing.run_round(1)
+    made = method(rule, fed)
+    first = made.run_round(1)
     assert sum(first.beta) > 0.1
     monkeypatch.setattr(fed, "present", lambda *_, **__: ([0, 1], {"site 1": "dropped out"}))
-    playing.run_round(2)
-    kept = select(playing.kept, [0])
+    made.run_round(2)
+    kept = select(made.kept, [0])
     assert float(kept.target) == pytest.approx(1 - first.beta[0])
-    assert torch.equal(kept.sources, playing.kept.sources[:, :1])
-    assert torch.equal(select(playing.kept, [0, 1]).target, playing.kept.target)
+    assert torch.equal(kept.sources, made.kept.sources[:, :1])
+    assert torch.equal(select(made.kept, [0, 1]).target, made.kept.target)
 
 
 def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
     fed = federation()
     alone, _ = fed.gather(1, fed.initial, with_sources=False)
     for match, beta, step in (("fedgp", 0.5, 0.5), ("fedda", 0.25, 0.75), ("auto", 0.5, 1.0)):
-        playing = method("target-only-matched", fed, match=match, beta=beta)
-        playing.run_round(1)
-        moved = playing.state.parameters - fed.initial.parameters
+        made = method("target-only-matched", fed, match=match, beta=beta)
+        made.run_round(1)
+        moved = made.state.parameters - fed.initial.parameters
         torch.testing.assert_close(moved, step * alone.rows[0], rtol=1e-4, atol=1e-6)
 
 
@@ -177,13 +177,13 @@ def test_the_matched_control_weighs_sources_as_the_rule_does():
     task = replace(task, sources=(task.sources[0], big))
     for weights, step in (("equal", 0.5), ("samples", 0.25)):
         fed = federation(task, weights=weights)
-        playing = method("target-only-matched", fed, match="fedda", beta=[0.0, 1.0])
-        assert playing.step == pytest.approx(step)
+        made = method("target-only-matched", fed, match="fedda", beta=[0.0, 1.0])
+        assert made.step == pytest.approx(step)
 
 
 def test_a_method_from_a_function_of_a_geometry_is_a_rule():
-    playing = RuleMethod(federation(), {}, fb.rules.get("fedda"))
-    assert playing.options == ()
+    made = RuleMethod(federation(), {}, fb.rules.get("fedda"))
+    assert made.options == ()
 
 
 class TestAuto:
@@ -199,9 +199,9 @@ class TestAuto:
                 assert not set(job.rows.tolist()) & set(side.folds[candidate.fold].tolist())
 
     def test_folds_deal_out_every_class(self):
-        playing = method("auto", federation(), folds=4)
-        labels = playing.federation.task.target.y
-        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in playing.side.folds)
+        made = method("auto", federation(), folds=4)
+        labels = made.federation.task.target.y
+        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in made.side.folds)
 
     def test_follows_near_sources(self):
         result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
@@ -240,10 +240,10 @@ class TestAuto:
     @pytest.mark.parametrize("policy", ["target", "keep"])
     def test_kept_buffers_are_kept_in_every_candidate(self, policy):
         fed = federation(model=Normed(), method="auto", buffers=policy)
-        playing = method("auto", fed)
-        playing.run_round(1)
+        made = method("auto", fed)
+        made.run_round(1)
         mean = "norm.running_mean"
-        for state in (playing.led, playing.mixed, *playing.side.states.values()):
+        for state in (made.led, made.mixed, *made.side.states.values()):
             kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
             assert kept == (policy == "keep")
 

@@ -126,11 +126,11 @@ def test_works_with_one_source_and_with_batches_of_one_row(options):
 
 def test_what_is_missing_leaves_the_model_as_it_was(monkeypatch):
     on = federation(unlabelled_blobs(), model="mlp:8", method="mme")
-    playing = method("mme", on)
+    made = method("mme", on)
     for present, note in (([1, 2], "target"), ([0], "source")):
         monkeypatch.setattr(on, "present", lambda _, there=present: (there, {}))
-        assert note in playing.run_round(1).notes[0]
-    assert playing.state is on.initial
+        assert note in made.run_round(1).notes[0]
+    assert made.state is on.initial
 
 
 def test_needs_and_options_are_checked():
