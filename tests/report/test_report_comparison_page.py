@@ -283,7 +283,7 @@ def test_the_configuration_says_how_settings_were_loaded(tmp_path):
 def test_a_newer_or_incomplete_file_is_refused(tmp_path):
     with pytest.raises(ReportError, match="format 2"):
         write_report(write_comparison(tmp_path, four_methods(), format=2))
-    with pytest.raises(ReportError, match="lacks something"):
+    with pytest.raises(ReportError, match="`seeds` is missing or of another kind"):
         write_report(write_comparison(tmp_path, four_methods(), seeds=None))
     (tmp_path / "comparison.json").write_text("{", encoding="utf-8")
     with pytest.raises(ReportError, match="Could not read"):
