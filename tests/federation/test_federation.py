@@ -61,9 +61,9 @@ def test_partial_participation_is_seeded_and_never_empty():
 
 def test_a_round_without_the_target_keeps_the_model_and_says_so():
     fed = federation(dropout=0.999999)
-    playing = method("fedda", fed)
-    record = playing.run_round(1)
-    assert torch.equal(playing.state.parameters, fed.initial.parameters)
+    running = method("fedda", fed)
+    record = running.run_round(1)
+    assert torch.equal(running.state.parameters, fed.initial.parameters)
     assert record.failures == dict.fromkeys(["target", *fed.task.source_names], "dropped out")
     assert "target is missing" in record.notes[0]
 
@@ -75,9 +75,9 @@ def test_a_round_without_sources_is_a_step_of_the_target_and_says_so(monkeypatch
     lost = dict.fromkeys(fed.task.source_names, "dropped out")
     monkeypatch.setattr(fed, "present", lambda *_, **__: ([0], dict(lost)))
     for name in ("fedda-joint", "median"):
-        playing = method(name, fed)
-        record = playing.run_round(1)
-        assert torch.equal(playing.state.parameters, fed.initial.parameters + step)
+        running = method(name, fed)
+        record = running.run_round(1)
+        assert torch.equal(running.state.parameters, fed.initial.parameters + step)
         assert "target alone" in record.notes[0]
         assert record.failures == lost
 
@@ -86,12 +86,12 @@ def test_a_source_that_diverges_is_left_out_and_named():
     task = line()
     task.sources[0].x.mul_(1e20)
     fed = federation(task)
-    playing = method("fedda", fed)
-    record = playing.run_round(1)
+    running = method("fedda", fed)
+    record = running.run_round(1)
     assert list(record.failures) == [task.sources[0].name]
     assert "NaN" in record.failures[task.sources[0].name]
     assert record.beta == [None, 0.5]
-    assert bool(playing.state.parameters.isfinite().all())
+    assert bool(running.state.parameters.isfinite().all())
 
 
 def test_a_target_that_diverges_ends_the_run_with_advice():

@@ -206,7 +206,10 @@ class Run:
             "rounds": self.rounds,
             "data_sha256": fingerprint(self.task),
             "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
-            "options": {name: _plain(value) for name, value in self.options.items()},
+            "options": {
+                name: value.tolist() if hasattr(value, "tolist") else value  # a tensor, an array
+                for name, value in self.options.items()
+            },
             "model": {
                 "name": self.settings.model_name or self.task.model,
                 "input_shape": list(self.task.input_shape),
@@ -355,8 +358,3 @@ def _check_finite(round: int, state: State) -> None:
             f"Expected a finite model after round {round}, but it holds NaN or Inf: lower lr, or "
             f"look at the sites' data. Everything up to the round before is kept."
         )
-
-
-def _plain(value: Any) -> Any:
-    """Tensors and numpy values as plain Python ones, for files."""
-    return value.tolist() if hasattr(value, "tolist") else value
