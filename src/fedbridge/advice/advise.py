@@ -98,7 +98,13 @@ def advise(
     tell: Progress = progress or (lambda share, text: None)
     if isinstance(task, str | Path):
         if is_run(Path(task)):
-            _check_nothing_else({"target": target, "after": after, **options})
+            others = {"target": target, "after": after, **options}
+            given = [name for name, value in others.items() if value is not None]
+            if given:
+                raise OptionError(
+                    f"Expected no other options with the folder of a run, but got "
+                    f"{', '.join(given)}: the run has decided them."
+                )
             return advise_from_run(Path(task), counts)
         task = load_task(task, target, seed)
     elif target not in (None, task.target.name):
@@ -151,15 +157,6 @@ def _checked(samples: Sequence[int]) -> tuple[int, ...]:
     if not counts:
         raise OptionError("Expected at least one number of `samples`, but got none.")
     return counts
-
-
-def _check_nothing_else(options: dict[str, Any]) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise OptionError(
-            f"Expected no other options with the folder of a run, but got {', '.join(given)}: the "
-            f"run has decided them."
-        )
 
 
 def _measure(

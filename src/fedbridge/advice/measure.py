@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, interval
@@ -39,8 +40,6 @@ from fedbridge.training.job import TARGET, Job, Outcome
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedbridge.federation.federation import Federation
     from fedbridge.training.state import State
 
@@ -93,8 +92,7 @@ def measure_task(federation: Federation, rounds: int, tell: OnStep) -> Measured:
     start = state
     for number in range(1, rounds + 1):
         tell(f"round {number} of {rounds} of the sources")
-        gathered, _ = federation.gather(number, state, noise="none", with_target=False)
-        state = federation.averaged(state, gathered)
+        state, _ = federation.warm_up(number, state)
     tell("measuring gradients")
     return _measure(federation, start, state, tell)
 

@@ -65,11 +65,7 @@ def predicted_errors(
 ) -> dict[str, float]:
     """The Delta error of every rule; one that cannot be asked here is left out.
 
-    Args:
-        truth: what rounds are drawn from.
-        rules: names of rules.
-        fixed: names of those whose update is given whole, in the order of ``truth.fixed``.
-        conditions: how rounds would be run.
+    ``fixed`` are those whose update is given whole, in the order of ``truth.fixed``.
     """
     rounds = _Rounds.draw(truth, conditions)
     errors: dict[str, float] = {}

@@ -100,7 +100,7 @@ def apply_by_entries(
     rule: CoordinateRule, target: Tensor, sources: Tensor, **options: object
 ) -> Tensor:
     """The update of a rule that works entry by entry, such as a median."""
-    dtype = _result_dtype(target, sources)
+    dtype = torch.promote_types(target.dtype, sources.dtype)
     return _by_slices(
         lambda columns: rule(target[columns].to(dtype), sources[:, columns].to(dtype), **options),
         torch.empty_like(target, dtype=dtype),
@@ -109,7 +109,7 @@ def apply_by_entries(
 
 def combine(mix: Mix, target: Tensor, sources: Tensor, blocks: Blocks) -> Tensor:
     """``target · ḡ + Σ_i sources_i · g_i``, block by block, in one pass over memory."""
-    dtype = _result_dtype(target, sources)
+    dtype = torch.promote_types(target.dtype, sources.dtype)
     update = torch.empty_like(target, dtype=dtype)
     plain = target.dtype == sources.dtype == dtype and dtype in (torch.float32, torch.float64)
     for index, columns in enumerate(blocks.slices()):
@@ -154,7 +154,3 @@ def _by_slices(compute: Callable[[slice], Tensor], update: Tensor) -> Tensor:
         columns = slice(start, min(start + SLICE, len(update)))
         update[columns] = compute(columns)
     return update
-
-
-def _result_dtype(target: Tensor, sources: Tensor) -> torch.dtype:
-    return torch.promote_types(target.dtype, sources.dtype)

@@ -70,7 +70,7 @@ class Problem:
     @property
     def tau2_d2(self) -> Tensor:
         """(N,) ``τ_i² d_i²``, the squared distance of ``g_T`` from the line of ``g_i``."""
-        return self._noiseless().line2[0]
+        return measure(self.target, self.sources, Blocks.whole(len(self.target))).line2[0]
 
     @property
     def tau2(self) -> Tensor:
@@ -117,9 +117,6 @@ class Problem:
         gram = seen.gram.clone()
         gram[:, 0, 0] += noise.sigma2
         return Geometry(cut, gram, seen.weights, seen.samples, noise)
-
-    def _noiseless(self) -> Geometry:
-        return measure(self.target, self.sources, Blocks.whole(len(self.target)))
 
     def _noise_seen(self, blocks: Blocks, seen: Geometry) -> Noise:
         """The true noise, with the covariances of ``⟨ḡ, g_i⟩``."""
@@ -302,16 +299,8 @@ def delta_error(
 ) -> Simulated:
     """Delta error of any rule, registered or not, by simulation.
 
-    Args:
-        rule: a name or a function, as for ``aggregate``.
-        problem: the truth to draw from.
-        batches: B, batches of the target in every draw.
-        draws: how many times the target's data are drawn.
-        seed: of the draws.
-        known_noise: give the rule the true ``σ²`` instead of the batches.
-        weights: sample counts, as for ``aggregate``.
-        blocks: block sizes, as for ``aggregate``.
-        **options: options of the rule.
+    The target's data are drawn so many times, each time as B ``batches``; ``known_noise`` gives the
+    rule the true ``σ²`` instead of them. Rule, weights, blocks and options as for ``aggregate``.
     """
     if draws < 2 or batches < 1:
         raise FedbridgeError(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.engines.base import Answer, Finished
@@ -14,8 +15,6 @@ from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.training.state import State

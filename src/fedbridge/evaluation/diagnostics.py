@@ -128,15 +128,8 @@ def diagnose(outputs: Tensor, labels: Tensor, n_classes: int | None) -> Diagnosi
     if roc is not None:
         negatives, positives = counts.sum(1).tolist()
         measures["auc"] = auc_estimate(roc.auc, positives, negatives)
-    return Diagnosis(
-        len(labels),
-        measures,
-        evidence(accuracy),
-        confusion,
-        classes,
-        roc,
-        calibration(outputs, labels),
-    )
+    honest = calibration(outputs, labels)
+    return Diagnosis(len(labels), measures, evidence(accuracy), confusion, classes, roc, honest)
 
 
 def _diagnose_values(outputs: Tensor, labels: Tensor) -> Diagnosis:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -90,11 +91,8 @@ class Federation:
             more_sites=tuple(more.values()),
             validation=self.validation,
         )
-        self.engine = (
-            make_engine(self.bench, workers=settings.workers)
-            if engine is None
-            else engine(self.bench)
-        )
+        make = engine or partial(make_engine, workers=settings.workers)
+        self.engine = make(self.bench)
         self._is_open = False
         self._more = {need: self.n_sources + 1 + k for k, need in enumerate(more)}
         self.blocks = self.bench.blocks
@@ -145,8 +143,8 @@ class Federation:
         self.notes += answer.notes
         self.facts |= answer.facts
         if answer.traffic is not None:
-            past = self._measured or Traffic(0, 0)
-            self._measured = Traffic(past.up + answer.traffic.up, past.down + answer.traffic.down)
+            up, down = self._measured or (0, 0)
+            self._measured = Traffic(up + answer.traffic.up, down + answer.traffic.down)
         return answer.value
 
     def participants(self, round: int) -> list[int]:
@@ -166,11 +164,9 @@ class Federation:
 
     def plan(self, client: int, round: int, beside: Sequence[int] = ()) -> LocalPlan:
         """How a client trains in a round, by itself or on its rows and those of others."""
-        warm = round < 1
         settings = self.settings
-        plan = (
-            settings.target_plan(warm=warm) if client == TARGET else settings.source_plan(warm=warm)
-        )
+        plan_of = settings.target_plan if client == TARGET else settings.source_plan
+        plan = plan_of(warm=round < 1)
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
         labels = torch.cat([self._labels(site) for site in (client, *beside)])
@@ -351,23 +347,19 @@ class Federation:
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
         own = rows_to_train(len(self.task.target), self.settings)
-        return torch.tensor(
-            [own, *(len(self.task.sources[index]) for index in sources)], dtype=torch.float64
-        )
+        theirs = [len(self.task.sources[index]) for index in sources]
+        return torch.tensor([own, *theirs], dtype=torch.float64)
 
     def new_buffers(self, state: State, gathered: Gathered) -> Buffers:
         """Buffers after a round, by the policy that the settings name; never a projection."""
         policy = self.settings.buffers
         if policy == "keep" or not state.buffers:
             return state.buffers
-        theirs = [dict(outcome.buffers) for _, outcome in gathered.sources]
-        own = dict(gathered.target.buffers) if gathered.target is not None else None
-        if policy == "target" and own is not None:
-            return own
-        every = ([own] if own is not None else []) + theirs
-        if not every:
-            return state.buffers
-        return mean_buffers(every)
+        if policy == "target" and gathered.target is not None:
+            return dict(gathered.target.buffers)
+        everyone = (gathered.target, *(outcome for _, outcome in gathered.sources))
+        every = [outcome.buffers for outcome in everyone if outcome is not None]
+        return mean_buffers(every) if every else state.buffers
 
     def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth to the target, wherever that is."""
@@ -395,10 +387,9 @@ class Federation:
         asked = [TARGET] if with_target else []
         if with_sources:
             asked += [index + 1 for index in self.participants(round)]
-        failures = {
-            self.name_of(client): "dropped out" for client in asked if self.drops_out(round, client)
-        }
-        return [client for client in asked if self.name_of(client) not in failures], failures
+        gone = [client for client in asked if self.drops_out(round, client)]
+        failures = {self.name_of(client): "dropped out" for client in gone}
+        return [client for client in asked if client not in gone], failures
 
     def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:
         """Clients whose work failed, and why; a failure of the target itself ends the run."""

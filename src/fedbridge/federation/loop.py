@@ -207,7 +207,10 @@ class Run:
             "rounds": self.rounds,
             "data_sha256": fingerprint(self.task),
             "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
-            "options": {name: _plain(value) for name, value in self.options.items()},
+            "options": {
+                name: value.tolist() if hasattr(value, "tolist") else value  # a tensor, an array
+                for name, value in self.options.items()
+            },
             "model": {
                 "name": self.settings.model_name or self.task.model,
                 "input_shape": list(self.task.input_shape),
@@ -382,8 +385,3 @@ def _same_kind(state: State, wanted: State) -> State:
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _plain(value: Any) -> Any:
-    """Tensors and numpy values as plain Python ones, for files."""
-    return value.tolist() if hasattr(value, "tolist") else value

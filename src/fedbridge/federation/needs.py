@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from fedbridge.base.errors import FedbridgeError, ModelError
 from fedbridge.data.split import round_half_up, stratified_split
@@ -21,8 +22,6 @@ from fedbridge.training.job import SPLITTING, TARGET, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from torch import Tensor, nn
 
     from fedbridge.data.task import FederatedTask, Site
     from fedbridge.federation.settings import Settings

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import check_choice, check_known, check_number, check_whole
@@ -15,8 +16,6 @@ from fedbridge.training.job import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "align": (None, True, False),

@@ -42,16 +42,23 @@ class ResidualBlock(nn.Module):
     """Adds what some convolutions find in ``x`` to ``x`` itself."""
 
     expansion: int
-    relu: nn.Module
-    downsample: nn.Module
 
-    def residual(self, x: Tensor) -> Tensor:
-        """What is added."""
-        raise NotImplementedError
+    def __init__(self, downsample: nn.Module, *convolutions: nn.Conv2d) -> None:
+        super().__init__()
+        self.depth = len(convolutions)
+        for k, convolution in enumerate(convolutions, start=1):
+            self.add_module(f"conv{k}", convolution)
+            self.add_module(f"bn{k}", nn.BatchNorm2d(convolution.out_channels))
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum, cut off at zero; ``downsample`` brings ``x`` to the size of the residual."""
-        return cast("Tensor", self.relu(self.residual(x) + self.downsample(x)))
+        found = x
+        for k in range(1, self.depth + 1):
+            found = self.get_submodule(f"bn{k}")(self.get_submodule(f"conv{k}")(found))
+            found = self.relu(found) if k < self.depth else found
+        return cast("Tensor", self.relu(found + self.downsample(x)))
 
 
 class BasicBlock(ResidualBlock):
@@ -60,18 +67,7 @@ class BasicBlock(ResidualBlock):
     expansion = 1
 
     def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module) -> None:
-        super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = downsample
-
-    def residual(self, x: Tensor) -> Tensor:
-        """Of two layers."""
-        hidden = self.relu(self.bn1(self.conv1(x)))
-        return cast("Tensor", self.bn2(self.conv2(hidden)))
+        super().__init__(downsample, _conv(inputs, width, 3, stride), _conv(width, width, 3))
 
 
 class Bottleneck(ResidualBlock):
@@ -80,33 +76,14 @@ class Bottleneck(ResidualBlock):
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module) -> None:
-        super().__init__()
-        outputs = width * self.expansion
-        self.conv1 = _conv(inputs, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv(width, outputs, 1)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = downsample
-
-    def residual(self, x: Tensor) -> Tensor:
-        """Of three layers."""
-        narrow = self.relu(self.bn1(self.conv1(x)))
-        narrow = self.relu(self.bn2(self.conv2(narrow)))
-        return cast("Tensor", self.bn3(self.conv3(narrow)))
+        narrow = _conv(inputs, width, 1), _conv(width, width, 3, stride)
+        super().__init__(downsample, *narrow, _conv(width, width * self.expansion, 1))
 
 
 class ResNet(nn.Sequential):
     """A stem that shrinks images fourfold, four stages of blocks, the mean over the map, ``fc``.
 
-    Args:
-        block: What the stages are made of.
-        depths: Number of blocks in each stage.
-        outputs: Number of classes or values.
-        channels: Of the images.
-        first: What images go through before the stem; it has no parameters of its own.
+    Before the stem images go through ``first``, which has no parameters of its own.
     """
 
     def __init__(

@@ -51,7 +51,13 @@ def read_weights(
     if path.suffix == SAFE:
         if checksum is not None:
             _check_content(path, _read_bytes(path), checksum)
-        return _read_safetensors(path)[0]
+        try:
+            return stored_tensors(path)[0]
+        except (OSError, SafetensorError) as error:
+            raise ModelError(
+                f"Expected tensors in {str(path)!r}, but it cannot be read ({error}): get the file "
+                f"again."
+            ) from error
     if path.suffix in PICKLED:
         content = _read_bytes(path)
         _check_content(path, content, checksum or _checksum_in_name(path))
@@ -119,16 +125,6 @@ def _keep(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with suppress(OSError, StorageError):
         if not copy.is_file() or copy.read_bytes() != content:
             write_atomically(copy, content)
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        return stored_tensors(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"Expected tensors in {str(path)!r}, but it cannot be read ({error}): get the file "
-            f"again."
-        ) from error
 
 
 def _unpickle(path: Path, content: bytes) -> dict[str, Tensor]:

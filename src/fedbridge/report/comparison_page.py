@@ -43,7 +43,7 @@ RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
 
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
-    ranking = record.comparison.ranking()
+    ranking, command = record.comparison.ranking(), comparison_command(record)
     return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison, ranking),
@@ -58,7 +58,7 @@ def comparison_page(record: ComparisonRecord) -> Page:
             Section("Who wins where", (_map_chart(record),)),
             Section("Over the rounds", tuple(_curve_charts(record))),
             _failures(record.comparison),
-            _reproduction(record),
+            Section("Run it again", (None if command is None else code(command),)),
             Section("Every run", (_runs(record.comparison),), folded=True),
             Section("Configuration", (facts(_configuration(record)),), folded=True),
         ),
@@ -146,13 +146,6 @@ def _failures(comparison: Comparison) -> Section | None:
     rows = tuple((cell.setting, cell.method, cell.seed, cell.error) for cell in comparison.failures)
     columns = (*RUN_COLUMNS, Column("error"))
     return Section("Failed", (Table("failures", "Runs that failed, and why", columns, rows),))
-
-
-def _reproduction(record: ComparisonRecord) -> Section | None:
-    command = comparison_command(record)
-    if command is None:
-        return None
-    return Section("Run it again", (code(command),))
 
 
 def _runs(comparison: Comparison) -> Table:

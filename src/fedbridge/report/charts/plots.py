@@ -203,10 +203,8 @@ def _add(columns: Columns, row: dict[str, Any]) -> None:
 def _told(series: Sequence[Series]) -> str:
     parts = []
     for line in series[:DESCRIBED]:
-        first, last = line.present()[0], line.present()[-1]
-        parts.append(
-            f"{line.name}: {number(first[1])} at {first[0]:g}, {number(last[1])} at {last[0]:g}."
-        )
+        (first, start), (last, end) = line.present()[0], line.present()[-1]
+        parts.append(f"{line.name}: {number(start)} at {first:g}, {number(end)} at {last:g}.")
     more = len(series) - DESCRIBED
     return " ".join([*parts, f"{more} more lines."] if more > 0 else parts)
 
