@@ -25,7 +25,7 @@ from wire import mean_and_spread, run_over_wire
 import fedbridge as fb
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import split_options
-from fedbridge.flower.codec import CHUNK, CODECS, Feedback, encode, encoded_bytes
+from fedbridge.flower.codec import CHUNK, CODECS, Feedback, encode
 from fedbridge.models import build_model
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def main() -> None:
             exact = exact or found
             cells.append(cell(found, exact))
         print(f"| `{method}` | " + " | ".join(cells) + " |", flush=True)
-    shares = [encoded_bytes(written_as(codec), size) / (4 * size) for codec in codecs]
+    layouts = [CODECS[written_as(codec)].layout(size).values() for codec in codecs]
+    shares = [sum(d.itemsize * n for d, n in layout) / (4 * size) for layout in layouts]
     print("| bytes up / float32 | " + " | ".join(f"{share:.3f}" for share in shares) + " |")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from deploying import give_data, patients
+from flower.children import pids_of
 
 import fedbridge as fb
 from fedbridge.cli.main import main
@@ -119,7 +120,7 @@ def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, ca
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-6)
 
     processes.end("link", "node-A", "node-T", patience=30)
-    assert processes.pids() == []
+    assert pids_of(processes) == []
     assert "Traceback" not in (made.coordinator / "link.log").read_text()
 
 

@@ -9,10 +9,14 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from fedbridge.base.files import file_name
 from fedbridge.flower.supervisor import descendants, process_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from fedbridge.flower.cluster import Cluster
+    from fedbridge.flower.programs import Node, SupervisedProcesses
 
 PATIENCE = 20.0
 
@@ -26,6 +30,35 @@ def living(pids: Iterable[int]) -> list[int]:
 def family(pid: int) -> list[int]:
     """All processes that came of a process, without itself."""
     return [process.pid for process in descendants({pid}, process_table())]
+
+
+def pid_of(processes: SupervisedProcesses) -> int:
+    """The supervisor's own process."""
+    return processes._supervisor.pid
+
+
+def pids_of(processes: SupervisedProcesses) -> list[int]:
+    """All processes below a supervisor that live, of all generations."""
+    return sorted(family(pid_of(processes)))
+
+
+def kill_node(cluster: Cluster, name: str, patience: float = 0.0) -> None:
+    """Kill a node and all its processes, as a power cut would; with patience it is asked to leave.
+
+    An app at work that was forked is noticed by the executor, and ends a moment later.
+    """
+    cluster.processes.end(f"node-{file_name(name)}", patience=patience)
+
+
+def kill_link(cluster: Cluster) -> None:
+    """Kill the link and all its processes, the ServerApp of a run among them."""
+    cluster.processes.end("link", patience=0.0)
+
+
+def nodes_of(cluster: Cluster) -> list[Node]:
+    """The nodes that the link knows."""
+    with cluster.control() as control:
+        return control.nodes()
 
 
 def wait_until(condition: Callable[[], object], patience: float = PATIENCE) -> None:

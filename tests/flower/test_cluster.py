@@ -11,7 +11,19 @@ import socket
 from pathlib import Path
 
 import pytest
-from flower.children import exit_code, family, forked, living, wait_until
+from flower.children import (
+    exit_code,
+    family,
+    forked,
+    kill_link,
+    kill_node,
+    living,
+    nodes_of,
+    pid_of,
+    pids_of,
+    wait_until,
+)
+from flwr.proto.control_pb2 import StopRunRequest
 
 from fedbridge.flower.cluster import Cluster, OperationError
 from fedbridge.flower.pki import NODE, make_node_key, read_public_key, site_key
@@ -62,36 +74,36 @@ def test_a_run_can_be_stopped_on_the_way(cluster):
     def stop(state) -> None:
         if state.status == "running":
             with cluster.control() as control:
-                control.stop(state.run_id)
+                control._client.StopRun(StopRunRequest(run_id=state.run_id))
 
     assert cluster.run_app(APP, FOR_EVER, on_tick=stop).status == "stopped"
 
 
 def test_a_site_that_is_not_there_is_named(cluster):
     with pytest.raises(OperationError, match=r"one of the sites A, B b, but got 'b'"):
-        cluster.kill_node("b")
+        cluster.log("b")
 
 
 def test_a_node_that_left_comes_back_as_the_same_but_not_with_another_key(cluster):
-    before = {node.node_id for node in cluster.nodes()}
-    cluster.stop_node("A")
-    cluster.start_node("A")
-    assert {node.node_id for node in cluster.nodes()} == before
+    before = {node.node_id for node in nodes_of(cluster)}
+    kill_node(cluster, "A", patience=10.0)
+    cluster.start_nodes("A")
+    assert {node.node_id for node in nodes_of(cluster)} == before
 
-    cluster.stop_node("A")
+    kill_node(cluster, "A", patience=10.0)
     key = site_key(cluster.keys, "A").private
     key.rename(key.with_name("kept"))
     make_node_key(key.parent, NODE)
     with pytest.raises(OperationError, match=r"(?s)come online, but it ended.*node-A\.log"):
-        cluster.start_node("A")
+        cluster.start_nodes("A")
 
 
 def test_a_lost_link_ends_the_run_and_comes_back_with_what_it_knew(cluster):
-    before = {node.name for node in cluster.nodes()}
-    state = cluster.run_app(APP, FOR_EVER, on_tick=lambda _: cluster.kill_link())
+    before = {node.name for node in nodes_of(cluster)}
+    state = cluster.run_app(APP, FOR_EVER, on_tick=lambda _: kill_link(cluster))
     assert state.status == "lost"
     cluster.start_link()
-    assert {node.name for node in cluster.nodes()} == before
+    assert {node.name for node in nodes_of(cluster)} == before
 
 
 def test_without_the_process_that_runs_the_apps_a_run_is_an_error(cluster):
@@ -109,11 +121,11 @@ def test_flower_may_start_the_apps_itself_and_trust_everybody(tmp_path):
         assert state.status == "completed"
         assert told["answers"] == [SITES["A"]]
         assert "all nodes answered\n" in cluster.log("server-app").read_text()
-        before = {node.node_id for node in cluster.nodes()}
-        cluster.kill_node("A")
-        cluster.start_node("A")
-        assert len({node.node_id for node in cluster.nodes()} - before) == 1
-        pids = [cluster.processes.pid, *cluster.processes.pids()]
+        before = {node.node_id for node in nodes_of(cluster)}
+        kill_node(cluster, "A")
+        cluster.start_nodes("A")
+        assert len({node.node_id for node in nodes_of(cluster)} - before) == 1
+        pids = [pid_of(cluster.processes), *pids_of(cluster.processes)]
     assert len(pids) >= 5  # supervisor, link, node, and what those two start
     assert living(pids) == []
     assert signal.getsignal(signal.SIGTERM) == handler

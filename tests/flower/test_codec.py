@@ -13,7 +13,6 @@ from fedbridge.flower.codec import (
     Feedback,
     decode,
     encode,
-    encoded_bytes,
 )
 
 LOSSY = ("bfloat16", "int8")
@@ -166,6 +165,11 @@ def test_nothing_is_remembered_where_nothing_is_lost():
     feedback = Feedback("float32")
     feedback.encode("train", 1, normal(5))
     assert feedback.memory() == {}
+
+
+def encoded_bytes(codec, size):
+    """Bytes of a vector of so many entries, without the envelope of the message."""
+    return sum(dtype.itemsize * length for dtype, length in CODECS[codec].layout(size).values())
 
 
 @given(vectors(), st.sampled_from(list(CODECS)))

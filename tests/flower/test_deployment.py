@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flower.children import family, living
+from flower.children import family, kill_link, kill_node, living, nodes_of
 from flower.counting_proxy import CountingProxy
 from real_data import needs
 from small import same_model
@@ -108,7 +108,7 @@ def test_a_source_that_is_killed_in_a_round_and_never_comes_back(tmp_path):
     with here.cluster() as cluster:
         cluster.start()
         gone = here.task.source_names[1]
-        watch = Watch(here.run_folder, [(1, 1.0, lambda: cluster.kill_node(gone))])
+        watch = Watch(here.run_folder, [(1, 1.0, lambda: kill_node(cluster, gone))])
         assert cluster.run_app(here.app(), on_tick=watch).status == "completed"
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
@@ -123,15 +123,15 @@ def test_a_target_that_is_killed_and_restarted_as_a_new_node(tmp_path):
     target = here.task.target.name
     with here.cluster(secure=False) as cluster:
         cluster.start()
-        before = {node.node_id for node in cluster.nodes()}
+        before = {node.node_id for node in nodes_of(cluster)}
 
         def restart():
-            cluster.kill_node(target)
-            cluster.start_node(target)
+            kill_node(cluster, target)
+            cluster.start_nodes(target)
 
         watch = Watch(here.run_folder, [(1, 1.0, restart)])
         assert cluster.run_app(here.app(secure=False), on_tick=watch).status == "completed"
-        assert {node.node_id for node in cluster.nodes()} - before
+        assert {node.node_id for node in nodes_of(cluster)} - before
     lines = here.run_folder.history()
     assert [line["round"] for line in lines] == [1, 2, 3, 4, 5]
     assert any(target in line["failures"] or line["notes"] for line in lines)
@@ -181,7 +181,7 @@ def test_a_link_that_is_killed_and_restarted_resumes_with_the_right_round(tmp_pa
     here = rehearse(tmp_path, "auto", 4)
     with here.cluster() as cluster:
         cluster.start()
-        watch = Watch(here.run_folder, [(2, 1.0, cluster.kill_link)])
+        watch = Watch(here.run_folder, [(2, 1.0, lambda: kill_link(cluster))])
         assert cluster.run_app(here.app(), on_tick=watch).status == "lost"
         assert 2 <= len(here.run_folder.history()) < 4
         cluster.start_link()

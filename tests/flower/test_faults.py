@@ -17,7 +17,7 @@ QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 FAST = {"timeout": 0.2, "wait": 0.2}
 
 
-def play(method, tmp_path, change, rounds=3, task=None, **options):
+def run(method, tmp_path, change, rounds=3, task=None, **options):
     """A run in which ``change`` may do something to the grid beforehand."""
     task = blobs() if task is None else task
     grid = PretendGrid(nodes_of(task, tmp_path))
@@ -48,7 +48,7 @@ def test_a_source_that_dies_in_a_round_is_left_out_of_it(tmp_path):
     def change(grid):
         node(grid, "site 1").spoil = at_training(2, lambda question, answer: None)
 
-    first, second, third = play("fedda-joint", tmp_path, change).history
+    first, second, third = run("fedda-joint", tmp_path, change).history
     assert first["failures"] == {} == third["failures"]
     assert second["failures"] == {"site 1": "no answer within 0.2 seconds"}
     assert second["beta"][1] is None
@@ -61,7 +61,7 @@ def test_a_source_that_never_comes_back_is_named_in_every_round(tmp_path):
 
         node(grid, "site 1").spoil = at_training(1, leave)
 
-    lines = play("auto", tmp_path, change).history
+    lines = run("auto", tmp_path, change).history
     assert all("site 1" in line["failures"] for line in lines)
     assert lines[-1]["failures"]["site 1"] == "is not connected"
     assert lines[-1]["accuracy"] is not None
@@ -80,7 +80,7 @@ def test_a_source_that_joins_late_takes_part_from_then_on(tmp_path):
 
         node(grid, "site 0").spoil = at_training(1, join)
 
-    first, second, _ = play("fedavg", tmp_path, change, task=task).history
+    first, second, _ = run("fedavg", tmp_path, change, task=task).history
     assert set(first["failures"]) == {"site 1"}
     assert second["failures"] == {}
 
@@ -96,7 +96,7 @@ def test_a_target_that_is_restarted_as_a_new_node_goes_on(method, tmp_path):
 
         node(grid, "target").spoil = at_training(2, restart)
 
-    first, second, third = play(method, tmp_path, change, task=task).history
+    first, second, third = run(method, tmp_path, change, task=task).history
     assert "target" in second["failures"]
     assert any("target" in note for note in second["notes"])
     assert third["failures"] == {}
@@ -114,7 +114,7 @@ def test_a_target_that_lost_its_memory_starts_its_own_candidates_again(tmp_path)
 
         node(grid, "target").spoil = at_training(2, restart)
 
-    lines = play("auto", tmp_path, change, task=task).history
+    lines = run("auto", tmp_path, change, task=task).history
     assert any("lost its memory" in note for note in lines[-1]["notes"])
 
 
@@ -128,7 +128,7 @@ def test_a_target_that_stays_away_ends_the_run_and_keeps_what_there_is(tmp_path)
         node(grid, "target").spoil = at_training(2, leave)
 
     with pytest.raises(TargetGoneError, match="resume"):
-        play("fedda", tmp_path, change, task=task, out=out, rounds=9)
+        run("fedda", tmp_path, change, task=task, out=out, rounds=9)
     resumed, _ = run_over_pretended_flower(
         task, "fedda", 9, tmp_path, **{**QUICK, **FAST, "out": out}
     )
@@ -279,11 +279,11 @@ def test_a_bad_reply_is_dropped_and_named_and_the_round_goes_on(hostile, tmp_pat
     def absent(grid):
         node(grid, "site 1").spoil = at_training(1, lambda question, answer: None)
 
-    spoilt = play("fedavg", tmp_path, change, rounds=1, norm_bound=1e3)
+    spoilt = run("fedavg", tmp_path, change, rounds=1, norm_bound=1e3)
     (line,) = spoilt.history
     assert set(line["failures"]) == {"site 1"}
     assert "refused" in line["failures"]["site 1"]
-    assert same_model(spoilt.model, play("fedavg", tmp_path, absent, rounds=1).model)
+    assert same_model(spoilt.model, run("fedavg", tmp_path, absent, rounds=1).model)
 
 
 def at_measuring(do):
@@ -339,12 +339,12 @@ def test_a_bad_choice_of_the_target_leaves_the_model_as_it_was(bad, tmp_path):
     def change(grid):
         node(grid, "target").spoil = at_choosing(BAD_CHOICES[bad])
 
-    played = play("auto", tmp_path, change, rounds=2)
-    for line in played.history:
+    done = run("auto", tmp_path, change, rounds=2)
+    for line in done.history:
         assert any("target: " in note for note in line["notes"])
         assert any("before it chose" in note for note in line["notes"])
         assert line["accuracy"] is None or 0 <= line["accuracy"] <= 100
-    assert all(bool(value.isfinite().all()) for value in played.model.state_dict().values())
+    assert all(bool(value.isfinite().all()) for value in done.model.state_dict().values())
 
 
 @pytest.mark.parametrize("measure", [("accuracy", 900.0), ("balanced-accuracy", -1.0)])
@@ -352,9 +352,9 @@ def test_measures_that_cannot_be_are_not_believed(measure, tmp_path):
     def change(grid):
         node(grid, "target").spoil = at_measuring(measure_of(*measure))
 
-    played = play("fedavg", tmp_path, change, rounds=1)
-    assert played.accuracy is None
-    assert measure[0] in " ".join(played.history[0]["notes"])
+    done = run("fedavg", tmp_path, change, rounds=1)
+    assert done.accuracy is None
+    assert measure[0] in " ".join(done.history[0]["notes"])
 
 
 def test_what_the_target_calls_its_choice_is_made_printable(tmp_path):
@@ -365,7 +365,7 @@ def test_what_the_target_calls_its_choice_is_made_printable(tmp_path):
     def change(grid):
         node(grid, "target").spoil = at_choosing(shout)
 
-    (line,) = play("auto", tmp_path, change, rounds=1).history
+    (line,) = run("auto", tmp_path, change, rounds=1).history
     assert line["choice"].isprintable()
     assert len(line["choice"]) <= 40
 
@@ -378,7 +378,7 @@ def test_a_target_whose_process_is_gone_costs_the_round_and_not_the_run(code, tm
     def change(grid):
         node(grid, "target").spoil = at_training(1, gone)
 
-    first, second = play("fedda", tmp_path, change, rounds=2).history
+    first, second = run("fedda", tmp_path, change, rounds=2).history
     assert first["failures"] == {"target": "ClientApp stopped responding."}
     assert second["failures"] == {}
 
@@ -388,7 +388,7 @@ def test_an_update_far_longer_than_the_others_is_dropped_if_asked(tmp_path):
         node(grid, "site 1").spoil = at_training(1, update_of(lambda v: 1000 * v))
         node(grid, "site 2").spoil = at_training(1, update_of(lambda v: 1000 * v, "update-1"))
 
-    (line,) = play("auto", tmp_path, change, rounds=1, norm_ratio=10.0).history
+    (line,) = run("auto", tmp_path, change, rounds=1, norm_ratio=10.0).history
     for site in ("site 1", "site 2"):
         assert "times as long as the median" in line["failures"][site]
 
@@ -398,7 +398,7 @@ def test_an_absurd_update_is_left_out_without_being_asked(change, tmp_path):
     def spoil(grid):
         node(grid, "site 1").spoil = at_training(1, update_of(change))
 
-    first, second = play("fedavg", tmp_path, spoil, rounds=2).history
+    first, second = run("fedavg", tmp_path, spoil, rounds=2).history
     assert "times as long as the median" in first["failures"]["site 1"]
     assert second["failures"] == {}
 
@@ -412,7 +412,7 @@ def test_text_from_a_site_is_made_printable(tmp_path):
     def change(grid):
         node(grid, "site 1").spoil = at_training(1, shout)
 
-    (line,) = play("fedavg", tmp_path, change, rounds=1).history
+    (line,) = run("fedavg", tmp_path, change, rounds=1).history
     assert line["failures"]["site 1"].isprintable()
     assert len(line["failures"]["site 1"]) <= 400
 
@@ -429,13 +429,13 @@ def test_an_error_at_a_site_costs_it_the_round(tmp_path):
 
         site.app = broken
 
-    lines = play("fedavg", tmp_path, change, rounds=2).history
+    lines = run("fedavg", tmp_path, change, rounds=2).history
     assert all(set(line["failures"]) == {"site 1"} for line in lines)
 
 
 def test_a_target_whose_training_diverges_ends_the_run_with_its_reason(tmp_path):
     with pytest.raises(fb.FedbridgeError, match="could not train in round"):
-        play("auto", tmp_path, lambda grid: None, lr_target=1e30)
+        run("auto", tmp_path, lambda grid: None, lr_target=1e30)
 
 
 def test_nodes_of_other_names_do_not_disturb(tmp_path):
@@ -443,7 +443,7 @@ def test_nodes_of_other_names_do_not_disturb(tmp_path):
         stranger = nodes_of(blobs(sources=5), tmp_path)[-1]
         grid.join(Node("stranger", stranger.app, stranger.config))
 
-    lines = play("fedavg", tmp_path, change, rounds=2).history
+    lines = run("fedavg", tmp_path, change, rounds=2).history
     assert [line["failures"] for line in lines] == [{}, {}]
 
 
@@ -484,5 +484,5 @@ def test_a_measurement_holds_what_was_asked_for(do, says, tmp_path):
     def change(grid):
         node(grid, "target").spoil = at_measuring(do)
 
-    (line,) = play("auto", tmp_path, change, rounds=1).history
+    (line,) = run("auto", tmp_path, change, rounds=1).history
     assert any(says in note for note in line["notes"])

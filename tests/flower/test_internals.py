@@ -20,7 +20,6 @@ PRIVATE = {
         "ListRunsRequest",
         "RegisterNodeRequest",
         "StartRunRequest",
-        "StopRunRequest",
         "StreamLogsRequest",
     },
     "flwr.proto.federation_config_pb2": {"SimulationConfig"},

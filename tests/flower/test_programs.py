@@ -8,7 +8,7 @@ import sys
 from itertools import islice
 
 import pytest
-from flower.children import forked, living, wait_until
+from flower.children import forked, living, pid_of, pids_of, wait_until
 
 from fedbridge.flower.programs import (
     CANDIDATES,
@@ -113,9 +113,9 @@ def test_closing_ends_all_generations(tmp_path):
     processes = SupervisedProcesses()
     processes.start("family", FAMILY, log, ENVIRONMENT)
     wait_until(lambda: len(said(log)) == 3 and len(living(said(log))) == 2)
-    assert processes.pids() == sorted(living(said(log)))
+    assert pids_of(processes) == sorted(living(said(log)))
     processes.close(patience=0.1)
-    assert living([*said(log), processes.pid]) == []
+    assert living([*said(log), pid_of(processes)]) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
@@ -125,7 +125,7 @@ def test_all_end_with_their_owner(tmp_path, signum):
     def own() -> None:
         processes = SupervisedProcesses()
         processes.start("family", FAMILY, log, ENVIRONMENT)
-        supervisor.write_text(str(processes.pid))
+        supervisor.write_text(str(pid_of(processes)))
         signal.pause()
 
     with forked(own) as owner:
@@ -142,17 +142,18 @@ def test_a_program_that_is_not_there_is_an_error(processes, tmp_path):
 def test_a_supervisor_that_was_killed_is_an_error_and_takes_its_children_along(tmp_path):
     processes = SupervisedProcesses()
     child = processes.start("child", stubborn("stay"), tmp_path / "log", ENVIRONMENT)
-    os.kill(processes.pid, signal.SIGKILL)
+    os.kill(pid_of(processes), signal.SIGKILL)
     with pytest.raises(OperationError, match="but it has ended"):
-        wait_until(lambda: not processes.pids())
+        wait_until(lambda: processes.exit_codes()["child"] is not None)
     processes.close()
     if sys.platform == "linux":
         wait_until(lambda: not living([child]))
 
 
 def test_the_reply_to_an_interrupted_call_is_not_taken_for_the_next(processes):
-    processes._supervisor.stdin.write(json.dumps({"id": 0, "do": "codes"}).encode() + b"\n")
-    assert processes.pids() == []
+    late = {"id": 0, "do": "end", "names": [], "patience": 0.0}
+    processes._supervisor.stdin.write(json.dumps(late).encode() + b"\n")
+    assert processes.exit_codes() == {}
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from flower.children import living
+from flower.children import living, pids_of
 
 from fedbridge.flower.cluster import Simulation
 
@@ -21,7 +21,7 @@ def test_an_app_runs_with_simulated_nodes_and_nothing_is_left(tmp_path):
         simulation.start()
 
         def watch(state) -> None:
-            pids.update(simulation.processes.pids())
+            pids.update(pids_of(simulation.processes))
 
         state = simulation.run_app(APP, {"out": str(out)}, on_tick=watch)
         assert (state.status, state.details) == ("completed", "")

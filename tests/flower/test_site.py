@@ -174,18 +174,18 @@ class TestAtTheTarget:
     def test_every_deployment_and_run_has_a_model_of_its_own(self, tmp_path):
         options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
-        def play(link, seed):
+        def run_once(link, seed):
             grid = PretendGrid(nodes_of(blobs(), tmp_path, link=link))
             return run_over_pretended_flower(
                 blobs(), "fedavg", 1, tmp_path, grid, seed=seed, **options
             )[0].result
 
         models = tmp_path / "target" / "model"
-        first = play("../up:8000", 0)
+        first = run_once("../up:8000", 0)
         (folder,) = models.glob("*/*")
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
-        play("../up:8000", 1)
-        play("b:8000", 0)
+        run_once("../up:8000", 1)
+        run_once("b:8000", 0)
         assert len([*models.glob("*/*")]) == 3
         assert [path.name for path in models.glob("b-8000")] == ["b-8000"]
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge.cli.shared import (
+    Commands,
     add_command,
     natural,
     place,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedbridge.advice.verdict import Advice
-    from fedbridge.cli.shared import Commands
     from fedbridge.evaluation.intervals import Interval
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -12,6 +12,7 @@ from fedbridge.base.errors import FedbridgeError
 from fedbridge.cli.shared import (
     FAILED,
     RUNS,
+    Commands,
     UsageError,
     add_command,
     add_output,
@@ -29,7 +30,6 @@ from fedbridge.cli.shared import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fedbridge.cli.shared import Commands
     from fedbridge.runs.comparison import Comparison
 
 ALL = "all"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.cli.shared import (
     FAILED,
+    Commands,
     add_command,
     complain,
     place,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from fedbridge.cli.shared import Commands
     from fedbridge.data.store.catalogue import DataSet
     from fedbridge.data.store.download import Fetched
     from fedbridge.data.store.verify import CheckReport

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.cli.shared import FAILED, add_command, complain, natural, write_json
+from fedbridge.cli.shared import (
+    FAILED,
+    Command,
+    Commands,
+    Parser,
+    add_command,
+    complain,
+    natural,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from fedbridge.cli.shared import Command, Commands, Parser
     from fedbridge.deploy.checking import FindingState, Report
     from fedbridge.deploy.folders import DeploymentPlan
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, results, write_json
+from fedbridge.cli.shared import Commands, add_command, results, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
-
-    from fedbridge.cli.shared import Commands
 
 
 def add(commands: Commands) -> None:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fedbridge.cli.shared import (
+    Commands,
     add_command,
     add_unchecked,
     place,
@@ -16,8 +17,6 @@ from fedbridge.cli.shared import (
 
 if TYPE_CHECKING:
     from argparse import Namespace
-
-    from fedbridge.cli.shared import Commands
 
 HELP = """\
 Predict for new data with the model of a finished run and its saved preprocessing.

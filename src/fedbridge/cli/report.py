@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import add_command, add_unchecked, place, say, share_progress, write_json
+from fedbridge.cli.shared import (
+    Commands,
+    add_command,
+    add_unchecked,
+    place,
+    say,
+    share_progress,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from pathlib import Path
-
-    from fedbridge.cli.shared import Commands
 
 HELP = """\
 Write report.html, one self-contained page, for the folder of a run or of a comparison, also of an

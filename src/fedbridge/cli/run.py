@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.cli.shared import (
     RUNS,
+    Commands,
     add_command,
     add_output,
     add_unchecked,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rich.table import Table
-
-    from fedbridge.cli.shared import Commands
 
 NOT_MEASURED = "not measured"
 """The target was not there, or keeps its measures to itself."""

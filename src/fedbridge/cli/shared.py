@@ -11,7 +11,7 @@ import argparse
 import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from fedbridge.base.errors import FedbridgeError, UnknownOptionError
 from fedbridge.base.files import parse_json
@@ -20,14 +20,12 @@ from fedbridge.base.text import console, plain
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
 
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
-    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-    Command: TypeAlias = Callable[[Namespace], int]
-
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Command: TypeAlias = "Callable[[Namespace], int]"
 FAILED = 1
 RUNS = Path("runs")
 WIDTH_IN_FILES = 120

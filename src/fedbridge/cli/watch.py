@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fedbridge.base.text import one_line
-from fedbridge.cli.shared import add_command, add_unchecked, place, results, write_json
+from fedbridge.cli.shared import Commands, add_command, add_unchecked, place, results, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, Group, RenderableType
 
-    from fedbridge.cli.shared import Commands
     from fedbridge.report.tables import Line, Table
     from fedbridge.workflows.watch import CellState, Watched
 

@@ -24,7 +24,13 @@ from fedbridge.base.errors import DataError, FedbridgeError
 from fedbridge.base.files import write_atomically
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
-from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
+from fedbridge.deploy.folders import (
+    Deployment,
+    DeploymentError,
+    DeploymentPlan,
+    SiteFolder,
+    SiteSettings,
+)
 from fedbridge.deploy.running import other_keys
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.pki import (
@@ -46,22 +52,13 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from fedbridge.deploy.folders import DeploymentPlan, SiteSettings
-
-
 FindingState = Literal["ok", "note", "warning", "problem"]
 PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        what: The thing.
-        state: How it is.
-        said: What was found; a problem says what to do as well.
-    """
+    """One thing that was looked at, and what was found; a problem says what to do as well."""
 
     what: str
     state: FindingState
@@ -96,9 +93,7 @@ def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Fi
 def check(folder: Path, *, counts: bool = True) -> Report:
     """Check a deployment's folder, or the folder of one site, whichever this is.
 
-    Args:
-        folder: One of them.
-        counts: Whether a site's description says how many rows it has.
+    With ``counts`` a site's description says how many rows it has.
     """
     if Deployment(folder).plan_file.exists():
         return Report(tuple(_coordinator(Deployment(folder))))
@@ -143,15 +138,14 @@ def _key_pair(site: SiteFolder) -> str:
 def _protected(settings: SiteSettings) -> list[Finding]:
     """Whether this site's updates are protected, and what ten rounds would cost it."""
     privacy = settings.privacy
-    if privacy is None:
+    if privacy is None or privacy.noise == 0:
         said = (
-            "no privacy: updates leave as they are, and can tell of single rows; dp-clip and "
-            "dp-noise protect them, see docs/deploy.md"
+            "updates leave as they are, and can tell of single rows; dp-clip and dp-noise protect "
+            "them, see docs/deploy.md"
+            if privacy is None
+            else "updates are clipped but get no noise, which protects nothing"
         )
-        return [Finding("privacy", "warning", said)]
-    if privacy.noise == 0:
-        said = "no privacy: updates are clipped but get no noise, which protects nothing"
-        return [Finding("privacy", "warning", said)]
+        return [Finding("privacy", "warning", f"no privacy: {said}")]
     spent = epsilon(privacy, rounds=10)
     stop = "" if settings.budget is None else f"; it stops at {settings.budget:g}"
     said = f"clip {privacy.clip:g}, noise {privacy.noise:g}: epsilon {spent:.3g} in 10 rounds{stop}"
@@ -313,10 +307,7 @@ def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
         listed = control.nodes()
     keys = deployment.public_keys()
     nodes = {node.public_key: node for node in listed}
-    found = [
-        Finding(f"{name}: node", "problem", complaint)
-        for name, complaint in other_keys(listed, keys)
-    ]
+    found = [Finding(f"{name}: node", "problem", text) for name, text in other_keys(listed, keys)]
     for name, key in keys.items():
         node = nodes.get(key)
         state: FindingState = "problem"
@@ -334,12 +325,12 @@ class LinkError(FedbridgeError):
     """The link cannot be reached, or is not the one that it should be."""
 
 
-def reach_link(address: str, ca: Path, patience: float = PATIENCE) -> None:
+def reach_link(address: str, ca: Path) -> None:
     """Raise unless the link at ``host:port`` answers and its certificate is signed by ``ca``."""
     host, port = split_address(address)
     try:
         context = ssl.create_default_context(cafile=str(ca))
-        line = http.client.HTTPSConnection(host, port, timeout=patience, context=context)
+        line = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
         try:
             line.request("GET", "/health")
             status = line.getresponse().status
@@ -482,9 +473,8 @@ def read_description(path: Path) -> Description:
 def _description(content: dict[str, Any]) -> Description:
     if content["format"] != FORMAT:
         raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
-    reading = content["reading"]
+    reading, labels = content["reading"], content["labels"]
     chosen = reading["columns"]
-    labels = content["labels"]
     return Description(
         site=_text(content["site"]),
         role=_text(content["role"]),

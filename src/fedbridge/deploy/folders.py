@@ -16,14 +16,13 @@ from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.schema import Reading, column_names
 from fedbridge.flower.floors import FLOORS, Floors, floors_in
 from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
-from fedbridge.flower.privacy import SETTINGS, privacy_in
+from fedbridge.flower.privacy import SETTINGS, LocalPrivacy, privacy_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
-    from fedbridge.flower.privacy import LocalPrivacy
 
 FORMAT = 1
 PORT = 8000
@@ -302,14 +301,10 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
             "kind": reading.kind or "",
         },
     }
-    own: dict[str, dict[str, object]] = {
-        "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
-            "dp-clip": 1.0,
-            "dp-noise": 1.0,
-        },
-        "Floors that no run can lower, with their defaults; see docs/deploy.md.": {
-            **Floors().config()
-        },
+    privacy = "Differential privacy of this site's updates: its own choice, see docs/deploy.md."
+    own: dict[str, Mapping[str, object]] = {
+        privacy: {"dp-clip": 1.0, "dp-noise": 1.0},
+        "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items()]
     for comment, values in own.items():

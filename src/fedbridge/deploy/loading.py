@@ -27,9 +27,7 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
     Which site it is and what its role is stands in the site's own configuration; a run that would
     make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
     ``n-target`` (0: all training rows) and ``test-fraction``, within the site's floors.
-
-    Args:
-        schema: The schema that all sites agreed on, a file of the app.
+    ``schema``, which all sites agreed on, is a file of the app.
     """
 
     def load(context: Context) -> LocalSite:

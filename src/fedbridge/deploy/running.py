@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedbridge.deploy.folders import LINK_NAME, Deployment, DeploymentError
+from fedbridge.deploy.folders import (
+    LINK_NAME,
+    Deployment,
+    DeploymentError,
+    DeploymentPlan,
+    SiteFolder,
+    SiteSettings,
+)
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
     Control,
     Identity,
+    Node,
+    RunState,
     SupervisedProcesses,
     flower_environment,
     link_command,
@@ -28,9 +37,6 @@ from fedbridge.flower.programs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-
-    from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder, SiteSettings
-    from fedbridge.flower.programs import Node, RunState
 
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3
@@ -100,11 +106,7 @@ def run_until_stopped(
 ) -> int:
     """Run a program in the foreground until it ends or Ctrl-C; none of its children is left.
 
-    Args:
-        command: The program, found beside this Python.
-        home: Flower's home.
-        log: Where its output is kept.
-        say: Called with each piece of output.
+    ``home`` is Flower's. ``say`` is called with each piece of output, which ``log`` keeps.
     """
     read = log.stat().st_size if log.exists() else 0
     code = None

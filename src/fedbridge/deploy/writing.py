@@ -21,6 +21,7 @@ from fedbridge.deploy.folders import (
     NODE_PORT,
     Deployment,
     DeploymentError,
+    DeploymentPlan,
     SiteFolder,
     SiteSettings,
     site_settings_text,
@@ -35,7 +36,7 @@ from fedbridge.deploy.running import (
     start_node_command,
 )
 from fedbridge.flower import server
-from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.options import ConfigValue, NetworkOptions
 from fedbridge.flower.pki import (
     NODE,
     VALID_DAYS,
@@ -49,9 +50,6 @@ from fedbridge.flower.pki import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from fedbridge.deploy.folders import DeploymentPlan
-    from fedbridge.flower.options import ConfigValue
 
 OWNER_ONLY = 0o700
 KEPT_OUT_OF_GIT = (
@@ -100,6 +98,7 @@ def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
         "secure": True,
         "keys": str(keys),
         **NetworkOptions().config(),
+        "norm-ratio": "",
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedbridge._version import __version__
@@ -115,9 +115,10 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             raise RequestError(
                 f"Expected to measure models at the target, but this is {site.name}."
             )
-        number, chosen, facts = int(work["round"]), None, None
+        number, facts = int(work["round"]), None
         if "decide" in work:
-            decision = worker.decide(number, _news(message, work["decide"]))
+            told = message.content.array_records.get("news", ArrayRecord())
+            decision = worker.decide(number, News(tensors(told), work["decide"]))
             assert decision.state is not None
             assert decision.evaluation is not None
             chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
@@ -128,8 +129,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         if worker.privacy is not None:
             reply = evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:
-            told = None if facts is None else worker.layout.arrays(chosen)
-            reply = evaluate_reply(site.name, len(site.test), evaluation, told, facts)
+            shown = None if facts is None else worker.layout.arrays(chosen)
+            reply = evaluate_reply(site.name, len(site.test), evaluation, shown, facts)
         return Message(reply, reply_to=message)
 
     return app
@@ -290,12 +291,6 @@ def _folder(context: Context, site: str) -> Path:
     if "partition-id" in context.node_config and context.run_config.get("memory"):
         return Path(str(context.run_config["memory"])) / file_name(site)
     return default_folder() / file_name(site)
-
-
-def _news(message: Message, facts: dict[str, Any]) -> News:
-    """What the coordinator says of the round's mixture."""
-    found = message.content.array_records
-    return News(tensors(found["news"]) if "news" in found else {}, facts)
 
 
 def _states(message: Message, layout: Layout) -> list[State]:

@@ -51,7 +51,9 @@ DATABASE = "link.db"
 KEYS = "keys"
 POLL_START = 0.1
 POLL_RUN = 0.3
-STOP_WITHIN = 10.0
+START_WITHIN = 120.0
+"""Seconds that the link, or the nodes, may take to start."""
+
 Apps = Literal["fork", "spawn"]
 APPS: Apps = "fork" if sys.platform == "linux" else "spawn"
 
@@ -65,8 +67,6 @@ class Cluster:
         secure: TLS between link and nodes, and only nodes whose key was registered by name.
         apps: ``fork`` the apps from one warm process, or ``spawn`` a new Python for every message
             as Flower does by itself, which takes seconds each time.
-        environment: variables for the processes besides those of this one.
-        start_within: seconds that the link, or the nodes, may take to start.
     """
 
     def __init__(
@@ -76,23 +76,18 @@ class Cluster:
         *,
         secure: bool = False,
         apps: Apps = APPS,
-        environment: Mapping[str, str] | None = None,
-        start_within: float = 120.0,
     ) -> None:
         self.folder = folder.absolute()
         self.sites = {name: dict(config) for name, config in sites.items()}
         self.apps = apps
-        self.start_within = start_within
+        self.simulated_nodes: int | None = None
         ports = free_ports()
         self.port = next(ports)
         self.address = f"{LOOPBACK}:{self.port}"
         self._node_ports = {name: next(ports) for name in self.sites}
         self._certificates = Certificates(self.folder / "certificates") if secure else None
         self.keys = self.folder / KEYS
-        self._environment = {
-            **flower_environment(self.folder / "flower-home"),
-            **(environment or {}),
-        }
+        self._environment = flower_environment(self.folder / "flower-home")
         self._seen: set[tuple[int, str]] = set()
 
     def __enter__(self) -> Self:
@@ -141,37 +136,22 @@ class Cluster:
                 for name in self.sites.keys() - registered:
                     control.register(site_key(self.keys, name).public, name)
 
-    def start_nodes(self) -> None:
-        """Start all nodes at once and wait until the link knows them."""
-        self._start_nodes(list(self.sites))
-
-    def start_node(self, name: str) -> None:
-        """Start one node, the first time or again, and wait until the link knows it.
+    def start_nodes(self, *some: str) -> None:
+        """Start nodes at once, all or some, and wait until the link knows them.
 
         With ``secure``, a node that was killed is let in again only when the link has given up the
         one before: up to a minute after its last sign of life, which is waited for here.
         """
-        self._start_nodes([self._site(name)])
-
-    def stop_node(self, name: str) -> None:
-        """Ask a node to leave, so that it tells the link."""
-        self.processes.end(_node(self._site(name)), patience=STOP_WITHIN)
-
-    def kill_node(self, name: str) -> None:
-        """Kill a node and all its processes, as a power cut would.
-
-        An app at work that was forked is noticed by the executor, and ends a moment later.
-        """
-        self.processes.end(_node(self._site(name)), patience=0.0)
-
-    def kill_link(self) -> None:
-        """Kill the link and all its processes, the ServerApp of a run among them."""
-        self.processes.end(LINK, patience=0.0)
-
-    def nodes(self) -> list[Node]:
-        """The nodes that the link knows."""
+        names = some or tuple(self.sites)
         with self.control() as control:
-            return control.nodes()
+            for _ in self._waiting_for([LINK], "the link to give up the nodes that were killed"):
+                nodes = control.nodes()
+                if not any(node.online and node.name in names for node in nodes):
+                    break
+        self._seen |= {_activation(node) for node in nodes}
+        for name in names:
+            self._launch_node(name)
+        self._wait_for_nodes(names)
 
     def run_app(
         self,
@@ -184,7 +164,7 @@ class Cluster:
         What the ServerApp prints is in ``log("server-app")``.
         """
         with self.control() as control:
-            run_id = self._submit(control, app, run_config or {})
+            run_id = control.submit(app, run_config or {}, self.simulated_nodes)
             with control.output_to(self.log(SERVER_APP), run_id):
                 while not (state := self._run_state(control, run_id)).finished:
                     self._check_executor()
@@ -199,8 +179,14 @@ class Cluster:
 
     def log(self, part: str = LINK) -> Path:
         """The log of the ``link``, of the ``server-app``, or of a site's node."""
-        name = part if part in (LINK, SERVER_APP) else _node(self._site(part))
-        return self._log(name)
+        if part in (LINK, SERVER_APP):
+            return self._log(part)
+        if part in self.sites:
+            return self._log(_node(part))
+        raise OperationError(
+            f"Expected one of the sites {', '.join(self.sites)}, but got {part!r}: "
+            f"name a site of this cluster.{nearest(part, self.sites)}"
+        )
 
     @property
     def _isolation(self) -> Isolation:
@@ -209,12 +195,9 @@ class Cluster:
     def _log(self, process: str) -> Path:
         return self.folder / "logs" / f"{process}.log"
 
-    def _submit(self, control: Control, app: Path, config: Mapping[str, ConfigValue]) -> int:
-        return control.submit(app, config)
-
     def _run_state(self, control: Control, run_id: int) -> RunState:
         """How far a run is; a link that lives may be busy, one that has ended has lost the run."""
-        deadline = time.monotonic() + self.start_within
+        deadline = time.monotonic() + START_WITHIN
         while True:
             try:
                 return control.run(run_id)
@@ -244,16 +227,14 @@ class Cluster:
         self._launch(EXECUTOR, command)
 
     def _launch_link(self) -> None:
-        self._launch(LINK, self._link_command())
-
-    def _link_command(self) -> list[str]:
-        return link_command(
+        command = link_command(
             LOOPBACK,
             self.port,
             database=self.folder / DATABASE,
             certificates=self._certificates,
             isolation=self._isolation,
         )
+        self._launch(LINK, command if self.simulated_nodes is None else [*command, "--simulation"])
 
     def _launch_node(self, name: str) -> None:
         config = self.folder / "nodes" / f"{file_name(name)}.toml"
@@ -277,17 +258,6 @@ class Cluster:
             process, [program, *command[1:]], self._log(process), self._environment
         )
 
-    def _start_nodes(self, names: list[str]) -> None:
-        with self.control() as control:
-            for _ in self._waiting_for([LINK], "the link to give up the nodes that were killed"):
-                nodes = control.nodes()
-                if not any(node.online and node.name in names for node in nodes):
-                    break
-        self._seen |= {_activation(node) for node in nodes}
-        for name in names:
-            self._launch_node(name)
-        self._wait_for_nodes(names)
-
     def _wait_for_link(self) -> None:
         with self.control() as control:
             for _ in self._waiting_for([LINK], "the SuperLink to answer"):
@@ -309,7 +279,7 @@ class Cluster:
 
     def _waiting_for(self, processes: list[str], what: str) -> Iterator[None]:
         """Short waits, until a process has ended or time is over, which are errors."""
-        deadline = time.monotonic() + self.start_within
+        deadline = time.monotonic() + START_WITHIN
         while time.monotonic() < deadline:
             yield
             codes = self.processes.exit_codes()
@@ -318,20 +288,12 @@ class Cluster:
                     raise self._not_there(process, what, f"it ended with exit code {code}")
             self._check_executor()
             time.sleep(POLL_START)
-        raise self._not_there(processes[0], what, f"got none in {self.start_within:g} s")
+        raise self._not_there(processes[0], what, f"got none in {START_WITHIN:g} s")
 
     def _not_there(self, process: str, what: str, but: str) -> OperationError:
         return OperationError(
             f"Expected {what}, but {but}: see {self._log(process)}, which ends with\n"
             f"{tail(self._log(process))}"
-        )
-
-    def _site(self, name: str) -> str:
-        if name in self.sites:
-            return name
-        raise OperationError(
-            f"Expected one of the sites {', '.join(self.sites)}, but got {name!r}: "
-            f"name a site of this cluster.{nearest(name, self.sites)}"
         )
 
     def _make_secrets(self) -> None:
@@ -363,25 +325,8 @@ class Simulation(Cluster):
     Args:
         folder: holds logs, the link's state and Flower's home.
         nodes: how many are simulated.
-        environment: variables for the processes besides those of this one.
-        start_within: seconds that the link may take to start.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        nodes: int,
-        *,
-        environment: Mapping[str, str] | None = None,
-        start_within: float = 120.0,
-    ) -> None:
-        super().__init__(
-            folder, {}, apps="spawn", environment=environment, start_within=start_within
-        )
+    def __init__(self, folder: Path, nodes: int) -> None:
+        super().__init__(folder, {}, apps="spawn")
         self.simulated_nodes = nodes
-
-    def _link_command(self) -> list[str]:
-        return [*super()._link_command(), "--simulation"]
-
-    def _submit(self, control: Control, app: Path, config: Mapping[str, ConfigValue]) -> int:
-        return control.submit(app, config, self.simulated_nodes)

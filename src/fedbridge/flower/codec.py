@@ -122,11 +122,6 @@ def decode(tensors: Mapping[str, Tensor], codec: str, size: int) -> Tensor:
     return decoded
 
 
-def encoded_bytes(codec: str, size: int) -> int:
-    """Bytes of a vector of so many entries, without the envelope of the message."""
-    return sum(dtype.itemsize * length for dtype, length in _codec(codec).layout(size).values())
-
-
 class Feedback:
     """What one site's roundings have lost, per kind of vector: part of the site's own memory.
 

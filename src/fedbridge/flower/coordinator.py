@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import to_json
@@ -22,6 +22,7 @@ from fedbridge.flower.messages import (
     SITE,
     Layout,
     ReplyError,
+    RunSpec,
     arrays,
     check_fields,
     jobs_to_json,
@@ -38,23 +39,18 @@ from fedbridge.flower.screening import (
     screen_update,
     types_and_shapes,
 )
-from fedbridge.flower.transport import NoAnswer
-from fedbridge.training.job import TARGET, Outcome
-from fedbridge.training.target_side import Decision, TargetSide
+from fedbridge.flower.transport import NoAnswer, Transport
+from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
+from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flwr.app import ArrayRecord
     from torch import Tensor
 
     from fedbridge.flower.membership import Membership
-    from fedbridge.flower.messages import RunSpec
     from fedbridge.flower.options import NetworkOptions
-    from fedbridge.flower.transport import Transport
-    from fedbridge.training.job import ClientResult, Job
     from fedbridge.training.state import State
-    from fedbridge.training.target_side import News
     from fedbridge.training.trainer import Workbench
 
     Results = dict[str, list[ClientResult] | Outcome]
@@ -124,15 +120,11 @@ class FlowerEngine:
         names = self.spec.sites
         asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
         models = self._models(jobs, starts)
-        contents = {
-            name: RecordDict(
-                {
-                    **models,
-                    "config": self._config(round, jobs=jobs_to_json(theirs), decided=decided),
-                }
-            )
+        configs = {
+            name: self._config(round, jobs=jobs_to_json(theirs), decided=decided)
             for name, theirs in asked.items()
         }
+        contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
         answers = self._train(round, contents)
         facts: dict[str, Any] = {}
         results: Results = {
@@ -191,14 +183,9 @@ class FlowerEngine:
     ) -> dict[str, RecordDict | NoAnswer]:
         """One message to each of these sites, and what came back."""
         self._meet(contents)
-        there = {
-            name: self.membership.nodes[name] for name in contents if name in self.membership.nodes
-        }
-        found = self.transport.ask(
-            MessageType.TRAIN,
-            {node: contents[name] for name, node in there.items()},
-            str(round),
-        )
+        there = {name: node for name, node in self.membership.nodes.items() if name in contents}
+        messages = {there[name]: contents[name] for name in contents if name in there}
+        found = self.transport.ask(MessageType.TRAIN, messages, str(round))
         absent = NoAnswer("is not connected")
         answers = {n: found[there[n]] if n in there else absent for n in contents}
         for name, answer in answers.items():

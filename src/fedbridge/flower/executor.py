@@ -70,24 +70,23 @@ class Served:
         try:
             reply = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
         except httpx.ConnectError:
-            self._kill_children()
+            for pid in self.children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         except httpx.HTTPError as error:
             sys.stderr.write(f"{self.address}: {error}\n")
         else:
             if reply.HasField("task") and reply.token:
-                self._fork(TaskType(reply.task.type), reply.token)
+                if pid := os.fork():
+                    self.children.add(pid)
+                else:
+                    self._work(TaskType(reply.task.type), reply.token)
 
     def bury(self) -> None:
         """Take note of the apps that have ended."""
         for pid in list(self.children):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self.children.remove(pid)
-
-    def _fork(self, task: TaskType, token: str) -> None:
-        if pid := os.fork():
-            self.children.add(pid)
-        else:
-            self._work(task, token)
 
     def _work(self, task: TaskType, token: str) -> NoReturn:
         """The life of a child; it must not run its parent's code, nor close its connections."""
@@ -97,7 +96,9 @@ class Served:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
             if task == TaskType.SERVER_APP:
-                self._run_server_app(token)
+                output: Queue[str | None] = Queue()
+                mirror_output_to_queue(output)
+                run_serverapp(self.address, output, token, self.insecure, self.root)
             else:
                 run_clientapp(self.address, token, self.insecure, self.root)
         except SystemExit as leaving:
@@ -108,16 +109,6 @@ class Served:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-    def _run_server_app(self, token: str) -> None:
-        output: Queue[str | None] = Queue()
-        mirror_output_to_queue(output)
-        run_serverapp(self.address, output, token, self.insecure, self.root)
-
-    def _kill_children(self) -> None:
-        for pid in self.children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def serve(served: Sequence[Served]) -> NoReturn:

@@ -21,7 +21,7 @@ from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
-from fedbridge.flower.options import NETWORK, PRIVACY, config_key
+from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.flower.options import ConfigValue
 
 DATA, FLOWER = "data", "flower"
 
@@ -66,7 +65,7 @@ def run_here(
         run_folder.check_new(resume=resume)
         here = Rehearsal(task, method, rounds, seed, run_folder, folder, engine, options)
         follow = _Follower(run_folder, callbacks)
-        here.play(follow)
+        here.run(follow)
         follow()
         return here.result(kept=out is not None)
 
@@ -93,7 +92,7 @@ class Rehearsal:
     engine: str
     options: dict[str, Any]
 
-    def play(self, follow: Callable[[object], object]) -> None:
+    def run(self, follow: Callable[[object], object]) -> None:
         """Start Flower, run the app, end Flower."""
         app = self.app()
         with self.cluster() as cluster:

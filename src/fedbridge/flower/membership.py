@@ -18,16 +18,14 @@ from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
-from fedbridge.data.task import DistantTask, distant_site
-from fedbridge.flower.messages import CONTROL, SITE, ReplyError, check_fields, printable
-from fedbridge.flower.transport import NoAnswer
+from fedbridge.data.task import DistantTask, Site, distant_site
+from fedbridge.flower.messages import ALLOWED, CONTROL, SITE, ReplyError, check_fields, printable
+from fedbridge.flower.transport import NoAnswer, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from fedbridge.data.task import Site
     from fedbridge.flower.internals import NodeInfo
-    from fedbridge.flower.transport import Transport
 
 HELLO = MessageType.QUERY
 POLL_SECONDS = 0.5
@@ -104,11 +102,7 @@ class Membership:
         Raises:
             MembershipError: the target or every source is still missing when time is up.
         """
-        deadline = time.monotonic() + wait
-        while not self._complete(least) and time.monotonic() < deadline:
-            self.refresh()
-            if not self._complete(least):
-                time.sleep(POLL_SECONDS)
+        self._wait_until(lambda: self._complete(least), wait)
         partners = [name for name in self.nodes if name != self.target]
         if self.target not in self.nodes or not partners:
             said = f" {' '.join(self.notes)}" if self.notes else ""
@@ -166,14 +160,16 @@ class Membership:
             self._refused.add(self._start_of(node))
             self.nodes[name] = self._next.pop(name)
 
-    def wait_for(self, name: str, wait: float) -> bool:
+    def wait_for(self, name: str, wait: float) -> None:
         """Give a site that is missing time to come back."""
+        self._wait_until(lambda: name in self.nodes, wait)
+
+    def _wait_until(self, true: Callable[[], bool], wait: float) -> None:
         deadline = time.monotonic() + wait
-        while name not in self.nodes and time.monotonic() < deadline:
+        while not true() and time.monotonic() < deadline:
             self.refresh()
-            if name not in self.nodes:
+            if not true():
                 time.sleep(POLL_SECONDS)
-        return name in self.nodes
 
     def task(self, name: str) -> DistantTask:
         """The federation's task, as far as a coordinator knows it.
@@ -270,9 +266,7 @@ def read_card(content: RecordDict) -> Card:
         raise ReplyError("it does not say which site it is")
     if role not in ("source", "target"):
         raise ReplyError("it does not say whether it is a source or the target")
-    counts = [
-        numbers.get(key) for key in ("num-examples", "num-test", "num-classes", "num-outputs")
-    ]
+    counts = [numbers.get(key) for key in ALLOWED["hello"]]
     if not all(type(count) is int and 0 <= count <= MOST for count in counts):
         raise ReplyError("it does not say how many rows and classes it has")
     samples, tests, classes, outputs = (int(count) for count in counts)  # type: ignore[arg-type]

@@ -37,8 +37,6 @@ from fedbridge.training.state import State
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from torch import Tensor
-
     from fedbridge.flower.site import Delivery
 
 
@@ -126,7 +124,7 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
         if plan["class_weights"] is not None:
             plan["class_weights"] = tuple(map(float, plan["class_weights"]))
-        moves = record["moves"]
+        moves, aim = record["moves"], record["objective"]
         return Job(
             int(record["client"]),
             LocalPlan(**plan),
@@ -134,7 +132,7 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             record["kind"],
             int(record["slot"]),
             max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
-            objective=_objective_of_json(record["objective"]),
+            objective=Proximal(float(aim["penalty"])) if aim else SUPERVISED,
             anchor=None if record["anchor"] is None else int(record["anchor"]),
             moves=None if moves is None else tuple((int(a), int(b)) for a, b in moves),
         )
@@ -162,10 +160,6 @@ def _objective_to_json(objective: Objective) -> dict[str, float]:
         f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
         f"does not run over a network."
     )
-
-
-def _objective_of_json(record: Mapping[str, Any]) -> Objective:
-    return Proximal(float(record["penalty"])) if record else SUPERVISED
 
 
 BUFFER_NAME = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
@@ -463,9 +457,7 @@ def _numbers(array: Array) -> np.ndarray[Any, Any]:
     Otherwise numpy would make room for whatever it speaks of.
     """
     file = BytesIO(array.data)
-    version = np.lib.format.read_magic(file)
-    read_header = HEADERS[version]
-    shape, _, dtype = read_header(file)
+    shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
     if dtype.hasobject or prod(shape) * dtype.itemsize != len(array.data) - file.tell():
         raise ValueError("another size than its header says")
     return array.numpy().copy()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 
 from fedbridge.base.options import check_number
-from fedbridge.federation.settings import OFF
 from fedbridge.flower.codec import check_codec
 from fedbridge.flower.privacy import SETTINGS
 
@@ -26,14 +25,12 @@ class NetworkOptions:
         wait: seconds to wait for sites at the start, and for the target when it is missing.
         encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
         norm_bound: longest update that is believed; None for any.
-        norm_ratio: the same as a multiple of the round's median; None for 1000, ``off`` for any.
     """
 
     timeout: float = 3600
     wait: float = 300
     encoding: str = "float32"
     norm_bound: float | None = None
-    norm_ratio: float | str | None = None
 
     def __post_init__(self) -> None:
         check_codec(self.encoding)
@@ -41,8 +38,6 @@ class NetworkOptions:
             check_number(name, getattr(self, name), least=0.0)
         if self.norm_bound is not None:
             check_number("norm_bound", self.norm_bound, above=0)
-        if self.norm_ratio not in (None, OFF):
-            check_number("norm_ratio", self.norm_ratio, least=1)
 
     def config(self) -> dict[str, ConfigValue]:
         """All of them as a run configuration of Flower holds them."""

@@ -23,7 +23,7 @@ number (in float64, before the sum is rounded), since a single draw of finite pr
 what it was added to.
 
 **What was spent.** Every protected message is one more look at the same rows, whoever asks for it
-and why: a round that is played again, another run, a coordinator that wants to average the noise
+and why: a round that is run again, another run, a coordinator that wants to average the noise
 away. So the site itself counts, in a file that no message can reset, and may stop answering at a
 budget (``PrivacyBudget``).
 """
@@ -42,16 +42,15 @@ from filelock import FileLock
 from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.files import to_json, write_atomically
+from fedbridge.base.files import PRIVATE, to_json, write_atomically
 from fedbridge.base.options import check_known, check_number, check_whole
-from fedbridge.training.job import ClientResult, Outcome
+from fedbridge.training.job import ClientResult, Job, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.core.blocks import Blocks
-    from fedbridge.training.job import Job
 
 FORMAT = 1
 DRAWS = 4
@@ -143,15 +142,7 @@ def release(
     blocks: Blocks,
     generator: torch.Generator | None = None,
 ) -> list[ClientResult]:
-    """What may leave a site of its finished work; the rest stays, failures included.
-
-    Args:
-        jobs: what the site was asked to do in this round.
-        results: what came of it.
-        privacy: how to protect it.
-        blocks: the vectors' blocks.
-        generator: see ``protect``.
-    """
+    """What may leave a site of its finished work; the rest stays, failures included."""
     vectors = [
         result.vector if result.outcome.failure is None else torch.zeros_like(result.vector)
         for result in results
@@ -169,11 +160,6 @@ def epsilon(privacy: LocalPrivacy, rounds: int, releases_per_round: int = 1) -> 
     Counted by Opacus' accountant (Rényi differential privacy), with a noise of ``z/2`` times the
     sensitivity ``2C``. Warm-up rounds and rounds that were asked for again count as well: what a
     site has really sent is in its ``PrivacyBudget``.
-
-    Args:
-        privacy: how the site protects its messages.
-        rounds: how many rounds it has answered, or will.
-        releases_per_round: messages per round.
     """
     count = check_whole("rounds", rounds, least=0)
     count *= check_whole("releases_per_round", releases_per_round, least=1)
@@ -275,13 +261,9 @@ class PrivacyBudget:
     def spend(self, privacy: LocalPrivacy, budget: float | None = None) -> None:
         """Write a message down before it is sent.
 
-        Args:
-            privacy: how the message is protected.
-            budget: the largest epsilon that the site is ready to give; None for any.
-
         Raises:
-            PrivacySpentError: the message would go beyond the budget; it is not counted, and must
-                not be sent.
+            PrivacySpentError: the message would go beyond the budget, the largest epsilon that the
+                site is ready to give; it is not counted, and must not be sent.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_name(f".{self.path.name}.lock")):
@@ -295,8 +277,7 @@ class PrivacyBudget:
                         f"would make it {cost:.3g}: stop here, or let the site raise its budget."
                     )
             entries = [{"noise": noise, "messages": count} for noise, count in sorted(sent.items())]
-            write_atomically(self.path, to_json({"format": FORMAT, "sent": entries}))
-            os.chmod(self.path, 0o600)  # noqa: PTH101
+            write_atomically(self.path, to_json({"format": FORMAT, "sent": entries}), PRIVATE)
 
     @property
     def messages(self) -> int:

@@ -35,22 +35,21 @@ from fedbridge.flower.internals import (
     RuntimeVersionHttpInterceptor,
     SimulationConfig,
     StartRunRequest,
-    StopRunRequest,
     StreamLogsRequest,
     build_fab_from_disk,
     fab_to_proto,
     user_config_to_proto,
 )
-from fedbridge.flower.pki import read_public_key
+from fedbridge.flower.pki import Certificates, read_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from fedbridge.flower.options import ConfigValue
-    from fedbridge.flower.pki import Certificates
 
 Isolation = Literal["subprocess", "process"]
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,16 @@ def node_command(
     port: int,
     config: Path,
     identity: Identity | None,
-    host: str = "127.0.0.1",
     isolation: Isolation = "subprocess",
 ) -> list[str]:
     """Start a site's SuperNode.
 
     Args:
         link: ``host:port`` of the SuperLink.
-        port: where the node listens for its own processes, on ``host``; one per node of a machine.
+        port: where the node listens for its own processes, on the loopback address; one per node
+            of a machine.
         config: what the node is told of itself, a TOML file.
         identity: None for a link that is ``--insecure``.
-        host: should stay an address of this machine only.
         isolation: whether it starts its apps itself, or leaves that to our executor.
     """
     safety = (
@@ -129,7 +127,7 @@ def node_command(
     return [
         "flower-supernode",
         *("--superlink", link),
-        *("--host", host),
+        *("--host", LOOPBACK),
         *("--port", str(port)),
         *("--node-config", str(config)),
         *("--isolation", isolation),
@@ -171,7 +169,6 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
-LOOPBACK = "127.0.0.1"
 # Below what Linux and macOS hand out to outgoing connections, which could take one in between.
 CANDIDATES = range(20_000, 32_000)
 
@@ -256,11 +253,6 @@ class SupervisedProcesses:
         )
         self._requests = 0
 
-    @property
-    def pid(self) -> int:
-        """The supervisor's own process."""
-        return self._supervisor.pid
-
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> int:
@@ -287,10 +279,6 @@ class SupervisedProcesses:
     def end(self, *names: str, patience: float = supervisor.PATIENCE) -> None:
         """End processes and all that came of them: asked first, killed when patience is over."""
         _check_gone(self._ask(do="end", names=names, patience=patience)["left"])
-
-    def pids(self) -> list[int]:
-        """All processes that live, of all generations."""
-        return [int(pid) for pid in self._ask(do="pids")["pids"]]
 
     def close(self, patience: float = supervisor.PATIENCE) -> None:
         """End everything, the supervisor last."""
@@ -499,11 +487,6 @@ class Control:
             for part in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
                 log.write(part.log_output)
                 log.flush()
-
-    def stop(self, run_id: int) -> None:
-        """Stop a run; its ServerApp ends a little later."""
-        with self._spoken_to():
-            self._client.StopRun(StopRunRequest(run_id=run_id))
 
     @contextmanager
     def _spoken_to(self) -> Iterator[None]:

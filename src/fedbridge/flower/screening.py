@@ -12,7 +12,7 @@ update is rescaled by them, so that a tiny learning rate would turn a short upda
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -23,8 +23,6 @@ from fedbridge.base.options import check_number
 from fedbridge.federation.federation import length_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fedbridge.core.blocks import Blocks
     from fedbridge.training.job import ClientResult, Job, Outcome
 
@@ -75,7 +73,6 @@ class Expected:
         *,
         buffers: Mapping[str, Tensor],
         sketch_size: int,
-        told: Shapes | None = None,
     ) -> Expected:
         """What comes of a job at a site of so many rows; None if only the site knows."""
         asked = job.plan.noise
@@ -83,9 +80,8 @@ class Expected:
             blocks.total,
             len(blocks),
             types_and_shapes(buffers),
-            told or {},
-            "size" if job.kind == "probe" and asked == "none" else asked,
-            sketch_size,
+            noise="size" if job.kind == "probe" and asked == "none" else asked,
+            sketch_size=sketch_size,
         )
         if samples is None:
             return expected

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import OptionError
-from fedbridge.flower.options import NETWORK, config_key
+from fedbridge.flower.options import NETWORK, ConfigValue, config_key
 from fedbridge.flower.strategy import FedBridgeStrategy
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fedbridge.flower.options import ConfigValue
-
-OWN = ("out", "min_sites", "secure", "keys", "seed", "name", *NETWORK)
+OWN = ("out", "min_sites", "secure", "keys", "seed", "name", "norm_ratio", *NETWORK)
 """Options of the strategy that the run configuration may hold."""
 
 
@@ -40,7 +38,7 @@ def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        """Play all rounds."""
+        """Run all rounds."""
         _speak()
         config = {k: v for k, v in context.run_config.items() if v != ""}
         strategy = strategy_of(config)
@@ -64,14 +62,13 @@ def strategy_of(config: Mapping[str, Any]) -> FedBridgeStrategy:
         raise OptionError("Expected `target` in the run configuration: which site adapts?")
     own = {name: config[config_key(name)] for name in OWN if config_key(name) in config}
     options = _json_object(config, "options")
-    about = _json_object(config, "about")
     if "model" in config:
         options["model"] = config["model"]
     return FedBridgeStrategy(
         str(config.get("method", "auto")),
         target=str(config["target"]),
         sites=_names(config.get("sites")),
-        about=about,
+        about=_json_object(config, "about"),
         **{**options, **own},
     )
 
@@ -120,16 +117,8 @@ def app_files(
     *,
     description: str = "A federation",
     client: str = CLIENT_APP,
-    server: str = SERVER_APP,
 ) -> dict[str, str]:
-    """The files of an app by their paths.
-
-    Args:
-        config: the run configuration; a run can set anew only what is here.
-        description: what it is.
-        client: source of the module of the sites.
-        server: source of the module of the coordinator.
-    """
+    """The files of an app by their paths; a run can set anew only what ``config`` holds."""
     pyproject: dict[str, Any] = {
         "project": {
             "name": "fedbridge-app",
@@ -154,5 +143,5 @@ def app_files(
         "pyproject.toml": tomli_w.dumps(pyproject),
         f"{MODULE}/__init__.py": f'"""{description}."""\n',
         f"{MODULE}/client_app.py": client,
-        f"{MODULE}/server_app.py": server,
+        f"{MODULE}/server_app.py": SERVER_APP,
     }

@@ -31,11 +31,11 @@ from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors
 from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason
-from fedbridge.flower.privacy import PrivacyBudget, release
+from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.folder import FORMAT, RunFolder
-from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult
+from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from fedbridge.data.site_package import LocalSite
     from fedbridge.evaluation.metrics import Evaluation
-    from fedbridge.flower.privacy import LocalPrivacy
-    from fedbridge.training.job import Job
     from fedbridge.training.state import State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
@@ -207,8 +205,8 @@ class SiteWorker:
         ]
         results, beside = done[: len(jobs)], done[len(jobs) :]
         for k, (job, result) in enumerate(zip(mine, results, strict=True)):
-            outcome = result.outcome
-            if outcome.sketches is not None and not self._may_be_told_apart(job):
+            outcome, size = result.outcome, len(self.site.train)
+            if outcome.sketches is not None and not self.floors.may_be_told_apart(job, size):
                 results[k] = replace(result, outcome=replace(outcome, sketches=None))
                 note = f"{note}; {KEPT}" if note else KEPT
         for result in results:
@@ -309,9 +307,6 @@ class SiteWorker:
         weights = torch.tensor(given)
         return int((weights >= weights.max() / UNEVEN)[labels].sum())
 
-    def _may_be_told_apart(self, job: Job) -> bool:
-        return self.floors.may_be_told_apart(job, len(self.site.train))
-
     def _make_side(self) -> TargetSide | None:
         if self.client != TARGET:
             return None
@@ -353,8 +348,7 @@ class SiteWorker:
             if result.outcome.failure is not None:
                 deliveries.append(Delivery(result, {}))
                 continue
-            key = f"{job.kind} {job.slot}"
-            sent = feedback.encode(key, round, result.vector)
+            sent = feedback.encode(f"{job.kind} {job.slot}", round, result.vector)
             deliveries.append(Delivery(ClientResult(result.outcome, sent.decoded), sent.tensors))
         kept = feedback.memory()
         if kept:
@@ -371,11 +365,10 @@ def own_view(site: LocalSite, spec: RunSpec) -> DistantTask:
         return distant_site(name, 0, shape, n_classes=site.n_classes, outputs=outputs)
 
     known = {site.name: site.train}
-    target = known.get(spec.target) or elsewhere(spec.target)
     return DistantTask(
         name="federation",
         sources=tuple(known.get(name) or elsewhere(name) for name in spec.sources),
-        target=target,
+        target=known.get(spec.target) or elsewhere(spec.target),
         test=elsewhere(f"{spec.target} (test)") if site.test is None else site.test,
         n_classes=site.n_classes,
         class_names=site.class_names,

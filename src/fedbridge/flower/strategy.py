@@ -29,7 +29,7 @@ from fedbridge.federation.settings import Settings, split_options
 from fedbridge.flower.coordinator import FlowerEngine
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
-from fedbridge.flower.options import NetworkOptions
+from fedbridge.flower.options import NETWORK, NetworkOptions
 from fedbridge.flower.pki import site_keys
 from fedbridge.flower.transport import Transport
 from fedbridge.report import ResultPages
@@ -57,17 +57,13 @@ class FedBridgeStrategy(Strategy):
         min_sites: how many sites to wait for where they are not named, the target among them.
         seed: of everything random.
         out: folder for history, checkpoints and model; a run that is there is resumed.
-        timeout: seconds that sites have to answer in a round.
-        wait: seconds to wait for sites at the start, and for the target when it is missing.
         secure: believe a site only if its node has the site's key, as it lies in ``keys``.
         keys: folder with the sites' public keys, ``NAME/node.pub`` each.
-        norm_bound: longest update that is believed.
-        norm_ratio: the same as a multiple of the round's median; None for 1000, ``off`` for any.
-        encoding: how updates travel, ``float32``, ``bfloat16`` or ``int8``.
         own_training: sites have training loops of their own (see ``reply_to_train``).
         name: what to call the task.
         about: more entries for the run's configuration file.
-        **options: options of the run and of the rule, as ``fedbridge.run`` takes them.
+        **options: those of ``NetworkOptions``, and of the run and the rule as ``fedbridge.run``
+            takes them.
     """
 
     def __init__(
@@ -79,13 +75,8 @@ class FedBridgeStrategy(Strategy):
         min_sites: int = 2,
         seed: int = 0,
         out: str | Path | None = None,
-        timeout: float = NetworkOptions.timeout,
-        wait: float = NetworkOptions.wait,
         secure: bool = False,
         keys: str | Path | None = None,
-        norm_bound: float | None = NetworkOptions.norm_bound,
-        norm_ratio: float | str | None = NetworkOptions.norm_ratio,
-        encoding: str = NetworkOptions.encoding,
         own_training: bool = False,
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
@@ -104,10 +95,10 @@ class FedBridgeStrategy(Strategy):
                 "several models in a round, but got own_training=True: use client_app(...), or "
                 "another rule."
             )
-        options |= {} if norm_ratio is None else {"norm_ratio": norm_ratio}
+        network = {name: options.pop(name) for name in NETWORK if name in options}
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out
-        self.network = NetworkOptions(timeout, wait, encoding, norm_bound, norm_ratio)
+        self.network = NetworkOptions(**network)
         self.min_sites, self.secure, self.keys, self.name = min_sites, secure, keys, name
         self.own_training, self.about, self.options = own_training, about or {}, options
         self.result: RunResult | None = None

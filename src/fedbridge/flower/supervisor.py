@@ -9,7 +9,6 @@ it is there at once. Requests and replies are lines of JSON on its standard inpu
     {"id": 1, "do": "start", "name": "link", "command": [...], "log": "...", "environment": {...}}
     {"id": 2, "do": "codes"}                          exit codes by name, null while it runs
     {"id": 3, "do": "end", "names": ["link"], "patience": 1.0}
-    {"id": 4, "do": "pids"}                           all processes that live, of all generations
 
 A reply holds the ``id`` of its request, and ``error`` when it could not be done.
 """
@@ -181,8 +180,6 @@ class Supervisor:
             return {"codes": {name: self.code(name) for name in self.started}}
         if request["do"] == "end":
             return {"left": self.end(request["names"], request["patience"])}
-        if request["do"] == "pids":
-            return {"pids": sorted(one.pid for one in self.living())}
         raise ValueError(f"unknown request {request['do']!r}")
 
 

@@ -28,23 +28,20 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbridge.base.options import check_number, check_whole
 from fedbridge.federation.evidence import Gathered
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
 from fedbridge.models import split_model
-from fedbridge.training.objective import Objective
+from fedbridge.training.objective import Batch, Objective, StepContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import nn
-
     from fedbridge.federation.federation import Federation
     from fedbridge.training.job import LocalPlan, Outcome
-    from fedbridge.training.objective import Batch, StepContext
 
 LOG_SHARES = "log_shares"
 
