@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 from fuzz import harness, world
-from fuzz.harness import Answer, Case, judge, play, rng_of
+from fuzz.harness import Answer, Case, judge, rng_of, tried
 from fuzz.kinds import KINDS
 
 SLOW = ("kills", "names", "replies", "requests")
@@ -26,7 +26,7 @@ def _world():
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_input_is_refused_in_a_sentence_or_answered(kind, tmp_path):
     for number in range(1 if kind in SLOW else 3):
-        case, answer, wrong = play(KINDS[kind].kind, rng_of(kind, 0, number), tmp_path / "case")
+        case, answer, wrong = tried(KINDS[kind].kind, rng_of(kind, 0, number), tmp_path / "case")
         assert not wrong, (f"{kind} --seed 0 --case {number}", case.what, answer.err)
 
 
@@ -53,7 +53,7 @@ def test_the_judge_sees_what_was_left_or_changed():
 
 
 def test_a_case_is_the_same_again(tmp_path):
-    found = [play(KINDS["tables"].kind, rng_of("tables", 5, 1), tmp_path / "x") for _ in range(2)]
+    found = [tried(KINDS["tables"].kind, rng_of("tables", 5, 1), tmp_path / "x") for _ in range(2)]
     assert found[0][0].what == found[1][0].what
     assert found[0][1].status == found[1][1].status
 
@@ -64,5 +64,5 @@ def test_what_hangs_is_ended(tmp_path, monkeypatch):
     def endless(rng, place):
         return Case("waits for a pipe", lambda: os.read(os.pipe()[0], 1))
 
-    _, _, (wrong,) = play(endless, rng_of("x", 0, 0), tmp_path / "case")
+    _, _, (wrong,) = tried(endless, rng_of("x", 0, 0), tmp_path / "case")
     assert "hung" in wrong

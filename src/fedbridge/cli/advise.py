@@ -6,18 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import (
-    Commands,
-    add_command,
-    natural,
-    place,
-    results,
-    results_only,
-    run_options_named,
-    share_progress,
-    sort_options,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -46,59 +35,62 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
     short = "is joining worth it, who helps, which rule"
-    parser = add_command(commands, "advise", advise_command, short, HELP, open_options=True)
+    parser = shared.add_command(commands, "advise", advise_command, short, HELP, open_options=True)
     parser.add_argument("task", metavar="TASK|RUN_DIR")
     parser.add_argument("--target", help="the site that asks")
     parser.add_argument(
-        "--seed", type=natural, default=0, help="of data split and measuring round (default: 0)"
+        "--seed",
+        type=shared.natural,
+        default=0,
+        help="of data split and measuring round (default: 0)",
     )
     parser.add_argument(
-        "--after", type=natural, help="rounds of the sources before measuring (default: 10)"
+        "--after", type=shared.natural, help="rounds of the sources before measuring (default: 10)"
     )
     parser.add_argument(
         "--samples", type=counts, metavar="N,N,...", help="labelled samples to look ahead to"
     )
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
-    parser.add_argument("--out", type=place, metavar="FILE", help="JSON to write")
+    parser.add_argument("--out", type=shared.place, metavar="FILE", help="JSON to write")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
 def advise_command(args: Namespace) -> int:
     """Measure, with progress, and show the advice."""
-    with results_only(args):
+    with shared.results_only(args):
         from fedbridge.advice import advise
         from fedbridge.advice.advise import is_run
         from fedbridge.base.files import to_json, write_atomically
         from fedbridge.data.load import load_task
 
-        of_run, of_task = sort_options(args, ())
+        of_run, of_task = shared.sort_options(args, ())
         of_run |= {} if args.after is None else {"after": args.after}
         if is_run(Path(args.task)):
             task, target, of_run = args.task, args.target, of_run | of_task
         else:
-            with run_options_named():
+            with shared.run_options_named():
                 task = load_task(args.task, args.target, args.seed, **of_task)
             target = None
-        with share_progress(quiet=args.quiet or args.json) as update:
+        with shared.share_progress(quiet=args.quiet or args.json) as update:
             advice = advise(
                 task, target, args.seed, samples=args.samples, progress=update, **of_run
             )
         if args.out is not None:
             write_atomically(args.out, to_json(advice.to_json(), indent=1))
     if args.json:
-        write_json(advice.to_json())
+        shared.write_json(advice.to_json())
     else:
-        results().print(show_advice(advice))
+        shared.results().print(show_advice(advice))
     return 0
 
 
 def counts(text: str) -> list[int]:
     """``30,100,300`` as whole numbers from 1."""
-    numbers = [natural(part.strip()) for part in text.split(",") if part.strip()]
+    numbers = [shared.natural(part.strip()) for part in text.split(",") if part.strip()]
     if not numbers or 0 in numbers:
         raise argparse.ArgumentTypeError(f"expected whole numbers from 1, but got {text!r}")
     return numbers

@@ -9,23 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.cli.shared import (
-    FAILED,
-    RUNS,
-    Commands,
-    UsageError,
-    add_command,
-    add_output,
-    complain,
-    dial,
-    progress_bar,
-    results,
-    results_only,
-    run_options_named,
-    seeds,
-    sort_options,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,25 +44,29 @@ examples:
 """
 
 
-def add_demo(commands: Commands) -> None:
+def add_demo(commands: shared.Commands) -> None:
     """``fedbridge demo`` and its arguments."""
     short = "all rules on embedded data, in a minute"
-    parser = add_command(commands, "demo", demo_command, short, DEMO_HELP)
+    parser = shared.add_command(commands, "demo", demo_command, short, DEMO_HELP)
     parser.add_argument("--rounds", type=int, help="rounds of every run")
-    parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
-    add_output(parser, "runs/demo")
+    parser.add_argument(
+        "--seeds", type=shared.seeds, default=range(3), help="how many, or a list 0,1,2"
+    )
+    shared.add_output(parser, "runs/demo")
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """``fedbridge compare`` and its arguments."""
-    parser = add_command(
+    parser = shared.add_command(
         commands, "compare", compare_command, "methods x targets x seeds", HELP, open_options=True
     )
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--targets", help="all, or names separated by commas")
     parser.add_argument("--target", action="append", help="one name as it is; may be repeated")
     parser.add_argument("--methods", default="auto", help="all, or names separated by commas")
-    parser.add_argument("--seeds", type=seeds, default=range(3), help="how many, or a list 0,1,2")
+    parser.add_argument(
+        "--seeds", type=shared.seeds, default=range(3), help="how many, or a list 0,1,2"
+    )
     parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     parser.add_argument(
@@ -87,20 +75,20 @@ def add(commands: Commands) -> None:
         metavar="OPTION=A,B,...",
         help="a setting for every value of an option of the task or the runs; may be repeated",
     )
-    add_output(parser, "runs/compare-<task>")
+    shared.add_output(parser, "runs/compare-<task>")
 
 
 def compare_command(args: Namespace) -> int:
     """Compare, with progress, and show the table."""
-    with results_only(args):
+    with shared.results_only(args):
         from fedbridge.base.files import file_name
         from fedbridge.workflows.compare import Setting, compare
 
         methods = tuple(_methods(args.methods))
-        of_run, of_task = sort_options(args, methods)
+        of_run, of_task = shared.sort_options(args, methods)
         short = Path(args.task).stem
-        out = args.out or RUNS / file_name(f"compare-{short}")
-        with compare_progress(quiet=args.quiet or args.json) as update, run_options_named():
+        out = args.out or shared.RUNS / file_name(f"compare-{short}")
+        with compare_progress(quiet=args.quiet or args.json) as update, shared.run_options_named():
             settings = [
                 Setting(", ".join([target or short, *told]), args.task, target, options, run)
                 for target in _targets(args, of_task)
@@ -112,10 +100,10 @@ def compare_command(args: Namespace) -> int:
 
 def demo_command(args: Namespace) -> int:
     """Run the embedded comparison and say what it shows."""
-    with results_only(args):
+    with shared.results_only(args):
         from fedbridge.workflows.demo import ROUNDS, run_demo, what_it_shows
 
-        out = args.out or RUNS / "demo"
+        out = args.out or shared.RUNS / "demo"
         with compare_progress(quiet=args.quiet or args.json) as update:
             rounds = ROUNDS if args.rounds is None else args.rounds
             comparison = run_demo(args.seeds, rounds, out, args.workers, update)
@@ -125,7 +113,7 @@ def demo_command(args: Namespace) -> int:
 @contextmanager
 def compare_progress(*, quiet: bool) -> Iterator[Callable[[float, int, str], None]]:
     """A callback of a comparison that keeps a bar up to date."""
-    with progress_bar(quiet=quiet) as bar:
+    with shared.progress_bar(quiet=quiet) as bar:
         shown = bar.add_task("starting", total=None)
 
         def update(done: float, cells: int, name: str) -> None:
@@ -147,12 +135,12 @@ def show_comparison(
     page = write_report(out)
     if args.json:
         told = {} if story is None else {"summary": story}
-        write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
+        shared.write_json({**comparison.to_json(), **told, "out": str(out), "report": str(page)})
     else:
         from fedbridge.report.result_tables import comparison_table
         from fedbridge.report.tables import to_terminal
 
-        console = results()
+        console = shared.results()
         if comparison.kept:
             console.print(f"{comparison.kept} of {len(comparison.cells)} runs were finished before")
         console.print(to_terminal(comparison_table(comparison), styled=console.is_terminal))
@@ -160,20 +148,22 @@ def show_comparison(
             console.print(text)
         console.print(f"report: {page}", soft_wrap=True)
     for cell in comparison.failures:
-        complain(f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}", FAILED)
-    return FAILED if comparison.failures else 0
+        shared.complain(
+            f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}", shared.FAILED
+        )
+    return shared.FAILED if comparison.failures else 0
 
 
 def _varied(
     args: Namespace, methods: Sequence[str], of_task: Mapping[str, object]
 ) -> list[tuple[list[str], dict[str, object], dict[str, object]]]:
     """Every combination of the values of --vary: in words, as options of the task, of the runs."""
-    dials = [dial(text) for text in args.vary or ()]
+    dials = [shared.dial(text) for text in args.vary or ()]
     _check_dials([name for name, _ in dials], args)
     combinations = []
     for values in product(*(values for _, values in dials)):
         turned = dict(zip((name for name, _ in dials), values, strict=True))
-        of_run, rest = sort_options(Namespace(options=turned, workers=None), methods)
+        of_run, rest = shared.sort_options(Namespace(options=turned, workers=None), methods)
         told = [f"{name} {value}" for name, value in turned.items()]
         combinations.append((told, {**of_task, **rest}, of_run))
     return combinations
@@ -182,13 +172,15 @@ def _varied(
 def _check_dials(names: Sequence[str], args: Namespace) -> None:
     for name in names:
         if name in args.options or names.count(name) > 1:
-            raise UsageError(f"Expected one way to set {name!r}, but got several: leave one out.")
+            raise shared.UsageError(
+                f"Expected one way to set {name!r}, but got several: leave one out."
+            )
 
 
 def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | None]:
     """The targets to compare; None for the one that the task has of its own."""
     if args.target and args.targets:
-        raise UsageError("Expected either --target or --targets, but got both.")
+        raise shared.UsageError("Expected either --target or --targets, but got both.")
     if args.target:
         return list(args.target)
     if not args.targets:

@@ -6,17 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import (
-    FAILED,
-    Commands,
-    add_command,
-    complain,
-    place,
-    progress_bar,
-    results,
-    results_only,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -68,17 +58,22 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The three commands and their arguments."""
     family = commands.add_parser("data", help="list, fetch and check data sets", description=HELP)
     own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_command(own, "list", list_command, "all data sets", LIST_HELP)
-    fetch = add_command(own, "fetch", fetch_command, "get data sets", FETCH_HELP)
-    check = add_command(own, "check", check_command, "compare with what is published", CHECK_HELP)
+    shared.add_command(own, "list", list_command, "all data sets", LIST_HELP)
+    fetch = shared.add_command(own, "fetch", fetch_command, "get data sets", FETCH_HELP)
+    check = shared.add_command(
+        own, "check", check_command, "compare with what is published", CHECK_HELP
+    )
     for parser in (fetch, check):
         parser.add_argument("names", metavar="NAME", nargs="+", help="see `fedbridge data list`")
         parser.add_argument(
-            "--dir", type=place, metavar="DIR", help="folder of all data sets (FEDBRIDGE_DATA)"
+            "--dir",
+            type=shared.place,
+            metavar="DIR",
+            help="folder of all data sets (FEDBRIDGE_DATA)",
         )
     fetch.add_argument("--force", action="store_true", help="fetch anew and replace what is there")
 
@@ -90,9 +85,9 @@ def list_command(args: Namespace) -> int:
 
     if args.json:
         content = {name: described(entry) for name, entry in CATALOGUE.items()}
-        write_json({"folder": str(data_root()), "data_sets": content})
+        shared.write_json({"folder": str(data_root()), "data_sets": content})
     else:
-        results().print(catalogue_table(CATALOGUE.values()))
+        shared.results().print(catalogue_table(CATALOGUE.values()))
         _print([f"folder: {data_root()}"])
     return 0
 
@@ -104,7 +99,7 @@ def fetch_command(args: Namespace) -> int:
     from fedbridge.data.store.download import fetch_dataset
 
     done, failed = [], {}
-    with results_only(args), download_progress(quiet=args.json) as progress:
+    with shared.results_only(args), download_progress(quiet=args.json) as progress:
         for entry in chosen(args.names):
             try:
                 done.append(
@@ -116,12 +111,12 @@ def fetch_command(args: Namespace) -> int:
                 failed[entry.name] = str(error)
     if args.json:
         there = [{**one.report.to_json(), "already_there": one.already_there} for one in done]
-        write_json({"ok": not failed, "data_sets": there, "failed": failed})
+        shared.write_json({"ok": not failed, "data_sets": there, "failed": failed})
     else:
         _print(line for one in done for line in fetched_lines(one))
     for message in failed.values():
-        complain(f"error: {message}", FAILED)
-    return FAILED if failed else 0
+        shared.complain(f"error: {message}", shared.FAILED)
+    return shared.FAILED if failed else 0
 
 
 def check_command(args: Namespace) -> int:
@@ -138,16 +133,16 @@ def check_command(args: Namespace) -> int:
             reports.append(check_dataset(entry.name, folder or root / entry.name))
     ok = bool(reports) and all(report.ok for report in reports)
     if args.json:
-        write_json({"ok": ok, "data_sets": [report.to_json() for report in reports]})
+        shared.write_json({"ok": ok, "data_sets": [report.to_json() for report in reports]})
     elif reports:
         _print(line for report in reports for line in checked_lines(report))
     else:
         _print([f"no data set is in {str(root)!r}"])
-    return 0 if ok else FAILED
+    return 0 if ok else shared.FAILED
 
 
 def _print(lines: Iterable[str]) -> None:
-    console = results()
+    console = shared.results()
     for line in lines:
         console.print(line, soft_wrap=True)
 
@@ -157,7 +152,7 @@ def download_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int | None
     """A callback for arriving bytes that keeps a bar up to date; silent where nobody looks."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    with progress_bar(DownloadColumn(), TransferSpeedColumn(), quiet=quiet) as bar:
+    with shared.progress_bar(DownloadColumn(), TransferSpeedColumn(), quiet=quiet) as bar:
         shown = bar.add_task("", total=None)
         current = ""
 

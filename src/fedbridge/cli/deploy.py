@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.cli.shared import (
-    FAILED,
-    Command,
-    Commands,
-    Parser,
-    add_command,
-    complain,
-    natural,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -121,7 +112,7 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The commands and their arguments."""
     family = commands.add_parser("deploy", help="a federation of real sites", description=HELP)
     own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -146,14 +137,16 @@ def add(commands: Commands) -> None:
     _add(own, "key", key_command, "make a site's key at the site", KEY_HELP, one)
 
 
-def _add(own: Commands, name: str, command: Command, short: str, text: str, folder: str) -> Parser:
+def _add(
+    own: shared.Commands, name: str, command: shared.Command, short: str, text: str, folder: str
+) -> shared.Parser:
     """A command that works on a folder."""
-    parser = add_command(own, name, partial(_with_flower, command), short, text)
+    parser = shared.add_command(own, name, partial(_with_flower, command), short, text)
     parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser
 
 
-def _with_flower(command: Command, args: Namespace) -> int:
+def _with_flower(command: shared.Command, args: Namespace) -> int:
     """Do a command, but not without the package that deployments run on.
 
     What it writes, and what the programs write that it starts, only its user can write to.
@@ -171,25 +164,27 @@ def _with_flower(command: Command, args: Namespace) -> int:
         os.umask(before)
 
 
-def _add_init(own: Commands) -> None:
+def _add_init(own: shared.Commands) -> None:
     command = partial(_with_flower, init_command)
     short = "write a deployment's folder"
-    parser = add_command(own, "init", command, short, INIT_HELP, open_options=True)
+    parser = shared.add_command(own, "init", command, short, INIT_HELP, open_options=True)
     parser.add_argument("--sites", required=True, help="the sources, separated by commas")
     parser.add_argument("--target", required=True, help="the site that adapts")
     parser.add_argument(
         "--out", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="(default: deployment)"
     )
     parser.add_argument("--host", default="localhost", help="by which sites reach the coordinator")
-    parser.add_argument("--port", type=natural, default=8000, help="(default: 8000)")
+    parser.add_argument("--port", type=shared.natural, default=8000, help="(default: 8000)")
     parser.add_argument("--label-column", default="label", help="to predict (default: label)")
     parser.add_argument("--columns", help="to learn from, separated by commas (default: all)")
     parser.add_argument("--categorical", default="", help="columns of numbers that are codes")
     parser.add_argument("--kind", help="classification or regression (default: by the labels)")
     parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
     parser.add_argument("--model", default="mlp", help="the network (default: mlp)")
-    parser.add_argument("--rounds", type=natural, default=20, help="rounds (default: 20)")
-    parser.add_argument("--seed", type=natural, default=0, help="of split and run (default: 0)")
+    parser.add_argument("--rounds", type=shared.natural, default=20, help="rounds (default: 20)")
+    parser.add_argument(
+        "--seed", type=shared.natural, default=0, help="of split and run (default: 0)"
+    )
     parser.add_argument("--days", type=float, default=365, help="certificates are valid for")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
 
@@ -218,7 +213,7 @@ def check_command(args: Namespace) -> int:
 
     report = check(args.folder.absolute(), counts=not args.no_counts)
     if args.json:
-        write_json(report.to_json())
+        shared.write_json(report.to_json())
     else:
         from fedbridge.cli.shared import results
 
@@ -347,7 +342,7 @@ def run_command(args: Namespace) -> int:
     if state.status == "completed":
         return 0
     fate = state.details or ("no reason given" if state.finished else "it goes on without us")
-    return complain(f"run {run_id} is {state.status}: {fate}", FAILED)
+    return shared.complain(f"run {run_id} is {state.status}: {fate}", shared.FAILED)
 
 
 def _run(args: Namespace, command: Sequence[str], home: Path, log: Path) -> int:
@@ -361,7 +356,7 @@ def _run(args: Namespace, command: Sequence[str], home: Path, log: Path) -> int:
 def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> int:
     """The result, as one JSON object or a line each."""
     if args.json:
-        write_json(content)
+        shared.write_json(content)
         return 0
     return _say(lines)
 

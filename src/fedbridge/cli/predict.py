@@ -5,15 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import (
-    Commands,
-    add_command,
-    add_unchecked,
-    place,
-    results_only,
-    say,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,22 +23,22 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
     short = "predictions with a finished run"
-    parser = add_command(commands, "predict", predict_command, short, HELP)
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=place)
-    parser.add_argument("new_data", metavar="NEW_DATA", type=place)
-    parser.add_argument("--out", type=place, metavar="FILE", help="CSV to write")
+    parser = shared.add_command(commands, "predict", predict_command, short, HELP)
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=shared.place)
+    parser.add_argument("new_data", metavar="NEW_DATA", type=shared.place)
+    parser.add_argument("--out", type=shared.place, metavar="FILE", help="CSV to write")
     parser.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
     )
-    add_unchecked(parser)
+    shared.add_unchecked(parser)
 
 
 def predict_command(args: Namespace) -> int:
     """Predict, and write a CSV or JSON."""
-    with results_only(args):
+    with shared.results_only(args):
         from fedbridge.base.files import refuse_overwriting, write_atomically
         from fedbridge.workflows.predict import inputs_of, predict
 
@@ -57,9 +49,9 @@ def predict_command(args: Namespace) -> int:
             write_atomically(args.out, found.to_csv())
     if args.json:
         out = None if args.out is None else str(args.out)
-        write_json({"run": str(args.run_dir), "out": out, "predictions": found.to_json()})
+        shared.write_json({"run": str(args.run_dir), "out": out, "predictions": found.to_json()})
     elif args.out is None:
         sys.stdout.write(found.to_csv())
     else:
-        say(f"{len(found.rows)} predictions in {args.out}")
+        shared.say(f"{len(found.rows)} predictions in {args.out}")
     return 0

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.cli.shared import (
-    Commands,
-    add_command,
-    add_unchecked,
-    place,
-    say,
-    share_progress,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -29,17 +21,19 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
     short = "HTML page of a run or comparison, figures and tables for a paper"
-    parser = add_command(commands, "report", report_command, short, HELP)
-    parser.add_argument("folder", metavar="DIR", type=place)
-    parser.add_argument("--out", metavar="FILE", type=place, help="page (default: DIR/report.html)")
-    parser.add_argument("--figures", metavar="DIR", type=place, help="charts as SVG and PNG")
+    parser = shared.add_command(commands, "report", report_command, short, HELP)
+    parser.add_argument("folder", metavar="DIR", type=shared.place)
     parser.add_argument(
-        "--tables", metavar="DIR", type=place, help="tables as CSV, Markdown, LaTeX"
+        "--out", metavar="FILE", type=shared.place, help="page (default: DIR/report.html)"
     )
-    add_unchecked(parser)
+    parser.add_argument("--figures", metavar="DIR", type=shared.place, help="charts as SVG and PNG")
+    parser.add_argument(
+        "--tables", metavar="DIR", type=shared.place, help="tables as CSV, Markdown, LaTeX"
+    )
+    shared.add_unchecked(parser)
 
 
 def report_command(args: Namespace) -> int:
@@ -53,14 +47,14 @@ def report_command(args: Namespace) -> int:
 
         files["tables"] = write_tables(args.folder, args.tables, unchecked=args.unchecked)
     if args.json:
-        write_json({"report": str(page), **{k: list(map(str, v)) for k, v in files.items()}})
+        shared.write_json({"report": str(page), **{k: list(map(str, v)) for k, v in files.items()}})
     else:
-        say(page, *(file for written in files.values() for file in written))
+        shared.say(page, *(file for written in files.values() for file in written))
     return 0
 
 
 def _save_figures(args: Namespace) -> list[Path]:
     from fedbridge.report import read_page, save_figures
 
-    with share_progress(quiet=args.json) as update:
+    with shared.share_progress(quiet=args.json) as update:
         return save_figures(read_page(args.folder, unchecked=args.unchecked), args.figures, update)

@@ -5,21 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.cli.shared import (
-    RUNS,
-    Commands,
-    add_command,
-    add_output,
-    add_unchecked,
-    natural,
-    results,
-    results_only,
-    run_options_named,
-    say,
-    share_progress,
-    sort_options,
-    write_json,
-)
+from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -51,9 +37,9 @@ examples:
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
-    parser = add_command(
+    parser = shared.add_command(
         commands, "run", run_command, "train a model for the target", HELP, open_options=True
     )
     parser.add_argument("task", metavar="TASK")
@@ -61,7 +47,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
     parser.add_argument("--rounds", type=int, default=50, help="rounds (default: 50)")
     parser.add_argument(
-        "--seed", type=natural, default=0, help="of data split and run (default: 0)"
+        "--seed", type=shared.natural, default=0, help="of data split and run (default: 0)"
     )
     parser.add_argument(
         "--engine",
@@ -69,25 +55,25 @@ def add(commands: Commands) -> None:
         help="local, flower (a network of processes on this machine) or flower-sim",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
-    add_unchecked(parser)
+    shared.add_unchecked(parser)
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
-    add_output(parser, "runs/<task>-<target>-<method>-<seed>")
+    shared.add_output(parser, "runs/<task>-<target>-<method>-<seed>")
 
 
 def run_command(args: Namespace) -> int:
     """Train, with progress, and show the summary."""
-    with results_only(args):
+    with shared.results_only(args):
         from fedbridge.base.files import file_name
         from fedbridge.data.load import load_task
         from fedbridge.workflows.run import run
 
-        of_run, of_task = sort_options(args, (args.method,))
-        with run_options_named():
+        of_run, of_task = shared.sort_options(args, (args.method,))
+        with shared.run_options_named():
             task = load_task(args.task, args.target, args.seed, **of_task)
         name = f"{task.name}-{task.target.name}-{args.method}-{args.seed}"
-        out = args.out or RUNS / file_name(name)
+        out = args.out or shared.RUNS / file_name(name)
         if not (args.json or args.quiet):
-            say(*task.notes)
+            shared.say(*task.notes)
         with run_progress(args.rounds, quiet=args.quiet or args.json) as update:
             result = run(
                 task,
@@ -102,9 +88,9 @@ def run_command(args: Namespace) -> int:
                 **of_run,
             )
     if args.json:
-        write_json({**result.summary, "out": str(out)})
+        shared.write_json({**result.summary, "out": str(out)})
     else:
-        console = results()
+        console = shared.results()
         console.print(summary_table(result.summary))
         page = out / "report.html"
         console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
@@ -114,7 +100,7 @@ def run_command(args: Namespace) -> int:
 @contextmanager
 def run_progress(rounds: int, *, quiet: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A callback for every round that keeps a bar up to date."""
-    with share_progress(rounds, quiet=quiet) as show:
+    with shared.share_progress(rounds, quiet=quiet) as show:
         yield lambda line: show(max(0, line["round"]), _round_text(line))
 
 

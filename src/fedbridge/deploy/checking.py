@@ -32,18 +32,8 @@ from fedbridge.deploy.folders import (
     SiteSettings,
 )
 from fedbridge.deploy.running import other_keys
+from fedbridge.flower import pki
 from fedbridge.flower.messages import CONTROL
-from fedbridge.flower.pki import (
-    check_authority,
-    check_certificates,
-    check_node_key,
-    check_private_key,
-    ends_soon,
-    read_authorities,
-    read_certificate,
-    read_public_key,
-    signer,
-)
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
@@ -119,19 +109,19 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
 
 
 def _authority(path: Path) -> list[Finding]:
-    return [_valid_until(check_authority(path), "the link's authority")]
+    return [_valid_until(pki.check_authority(path), "the link's authority")]
 
 
 def _valid_until(certificate: Certificate, whose: str) -> Finding:
     """A certificate that is valid, with a word in time before it no longer is."""
-    soon = ends_soon(certificate)
+    soon = pki.ends_soon(certificate)
     advice = "; renew it in time, as the runbook says" if soon else ""
     said = f"{whose}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}{advice}"
     return Finding("certificates", "warning" if soon else "ok", said)
 
 
 def _key_pair(site: SiteFolder) -> str:
-    check_node_key(site.key)
+    pki.check_node_key(site.key)
     return "private, and fits the public one"
 
 
@@ -208,13 +198,13 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
 
 def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
     files = deployment.certificates
-    check_certificates(deployment.coordinator, plan.host)
+    pki.check_certificates(deployment.coordinator, plan.host)
     found = [
-        _valid_until(read_certificate(files.server), f"the link at {plan.host}"),
+        _valid_until(pki.read_certificate(files.server), f"the link at {plan.host}"),
         *_authority(files.ca),
     ]
-    old = signer(files)
-    if old != read_authorities(files.ca)[0]:
+    old = pki.signer(files)
+    if old != pki.read_authorities(files.ca)[0]:
         said = (
             f"the link still has a certificate of the old authority, which ends on "
             f"{old.not_valid_after_utc:%Y-%m-%d}: give every site the new ca.crt, then run "
@@ -247,10 +237,10 @@ def _loose(path: Path) -> bool:
 
 
 def _public_key(site: SiteFolder) -> list[Finding]:
-    what, public = f"{site.folder.name}: key", read_public_key(site.key.public)
+    what, public = f"{site.folder.name}: key", pki.read_public_key(site.key.public)
     if not site.key.private.exists():
         return [Finding(what, "ok", "public key is here")]
-    if check_private_key(site.key.private) != public:
+    if pki.check_private_key(site.key.private) != public:
         raise FedbridgeError(
             f"Expected {site.key.public} to belong to the private key beside it, but it does "
             f"not: delete the private one if the site has made its own."

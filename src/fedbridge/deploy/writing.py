@@ -35,18 +35,8 @@ from fedbridge.deploy.running import (
     start_link_command,
     start_node_command,
 )
-from fedbridge.flower import server
+from fedbridge.flower import pki, server
 from fedbridge.flower.options import ConfigValue, NetworkOptions
-from fedbridge.flower.pki import (
-    NODE,
-    VALID_DAYS,
-    ends_soon,
-    make_certificates,
-    make_node_key,
-    read_authorities,
-    renew_authority,
-    renew_server_certificate,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +97,7 @@ def link_hosts(plan: DeploymentPlan) -> Sequence[str]:
     return tuple(dict.fromkeys((plan.host, "localhost", "127.0.0.1")))
 
 
-def write_deployment(plan: DeploymentPlan, folder: Path, days: float = VALID_DAYS) -> bool:
+def write_deployment(plan: DeploymentPlan, folder: Path, days: float = pki.VALID_DAYS) -> bool:
     """Write everything; False when it is there already, for the same plan.
 
     Args:
@@ -133,14 +123,14 @@ def write_deployment(plan: DeploymentPlan, folder: Path, days: float = VALID_DAY
 def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: float) -> None:
     for folder in (here.folder, here.coordinator, here.flower_home):
         folder.mkdir(parents=True, mode=OWNER_ONLY)
-    files = make_certificates(here.coordinator, link_hosts(plan), days)
+    files = pki.make_certificates(here.coordinator, link_hosts(plan), days)
     write_atomically(here.flower_home / "config.toml", flower_config(final, plan))
     for number, name in enumerate(plan.sites):
         site = here.site(name)
         site.folder.mkdir(parents=True, mode=OWNER_ONLY)
         write_atomically(site.settings_file, site_settings_text(plan, name, NODE_PORT + number))
         write_atomically(site.ca, files.ca.read_bytes())
-        make_node_key(site.folder, NODE)
+        pki.make_node_key(site.folder, pki.NODE)
     for path, content in app_files(plan, final.sites).items():
         write_atomically(here.app / path, content)
     write_atomically(here.folder / ".gitignore", KEPT_OUT_OF_GIT)
@@ -154,11 +144,11 @@ def renew(deployment: Deployment, days: float, *, authority: bool) -> bool:
     What sites need of it lies in their folders then, to be handed out again.
     """
     folder, hosts = deployment.coordinator, link_hosts(deployment.plan())
-    authority = authority or ends_soon(read_authorities(deployment.certificates.ca)[0])
+    authority = authority or pki.ends_soon(pki.read_authorities(deployment.certificates.ca)[0])
     if not authority:
-        renew_server_certificate(folder, hosts, days)
+        pki.renew_server_certificate(folder, hosts, days)
         return False
-    files = renew_authority(folder, hosts, days)
+    files = pki.renew_authority(folder, hosts, days)
     for name in deployment.plan().sites:
         write_atomically(deployment.site(name).ca, files.ca.read_bytes())
     return True

@@ -23,20 +23,8 @@ from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
+from fedbridge.flower import messages
 from fedbridge.flower.floors import OPEN, floors_in
-from fedbridge.flower.messages import (
-    SITE,
-    Layout,
-    RequestError,
-    RunSpec,
-    SiteError,
-    evaluate_reply,
-    job_of_json,
-    only_kind,
-    read,
-    tensors,
-    train_reply,
-)
 from fedbridge.flower.privacy import privacy_in
 from fedbridge.flower.site import Delivery, SiteMemory, SiteWorker, default_folder
 from fedbridge.training.job import ClientResult, Outcome
@@ -97,12 +85,14 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         """Do a round's jobs."""
         torch.set_num_threads(1)
         worker, work = _worker(message, context, loading, model)
-        jobs = [job_of_json(job) for job in work["jobs"]]
+        jobs = [messages.job_of_json(job) for job in work["jobs"]]
         states = _states(message, worker.layout)
         done = worker.train(int(work["round"]), jobs, states, work["decided"])
         site = worker.site
         about = {"note": done.note, "target-failure": done.target_failure, "epsilon": done.epsilon}
-        return Message(train_reply(site.name, site.role, done.deliveries, about), reply_to=message)
+        return Message(
+            messages.train_reply(site.name, site.role, done.deliveries, about), reply_to=message
+        )
 
     @app.evaluate()
     @discreet
@@ -112,13 +102,13 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         worker, work = _worker(message, context, loading, model)
         site = worker.site
         if site.test is None:
-            raise RequestError(
+            raise messages.RequestError(
                 f"Expected to measure models at the target, but this is {site.name}."
             )
         number, facts = int(work["round"]), None
         if "decide" in work:
             told = message.content.array_records.get("news", ArrayRecord())
-            decision = worker.decide(number, News(tensors(told), work["decide"]))
+            decision = worker.decide(number, News(messages.tensors(told), work["decide"]))
             assert decision.state is not None
             assert decision.evaluation is not None
             chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
@@ -127,10 +117,10 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             evaluation = worker.evaluate(number, chosen)
         worker.keep_model(chosen, evaluation)
         if worker.privacy is not None:
-            reply = evaluate_reply(site.name, len(site.test), Evaluation(None))
+            reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:
             shown = None if facts is None else worker.layout.arrays(chosen)
-            reply = evaluate_reply(site.name, len(site.test), evaluation, shown, facts)
+            reply = messages.evaluate_reply(site.name, len(site.test), evaluation, shown, facts)
         return Message(reply, reply_to=message)
 
     return app
@@ -146,11 +136,11 @@ def discreet(handle: Handler) -> Handler:
     def handled(message: Message, context: Context) -> Message:
         try:
             return handle(message, context)
-        except RequestError:
+        except messages.RequestError:
             raise
         except Exception as error:
             log.exception("a message could not be answered")
-            raise SiteError(only_kind(error)) from None
+            raise messages.SiteError(messages.only_kind(error)) from None
 
     return handled
 
@@ -199,7 +189,7 @@ def reply_to_hello(
             "num-outputs": outputs,
         }
     )
-    return Message(RecordDict({SITE: about, "hello": numbers}), reply_to=message)
+    return Message(RecordDict({messages.SITE: about, "hello": numbers}), reply_to=message)
 
 
 def reply_to_train(
@@ -228,8 +218,8 @@ def reply_to_train(
         batch_updates: at the target, the change that each batch of one epoch made, as flat
             vectors; rules that weigh their trust need at least two.
     """
-    layout = Layout.of_model(model)
-    start = layout.state(tensors(message.content.array_records["arrays"]))
+    layout = messages.Layout.of_model(model)
+    start = layout.state(messages.tensors(message.content.array_records["arrays"]))
     vector = parameter_vector(model) - start.parameters
     stream = NoiseStream(Blocks.of_model(model), sketch=_sketch(message, model))
     for change in batch_updates:
@@ -246,7 +236,7 @@ def reply_to_train(
         sketches=torch.stack(stream.sketches) if stream.sketches else None,
     )
     delivery = Delivery(ClientResult(outcome, vector), {"values": vector})
-    return Message(train_reply(site, role, [delivery], {}), reply_to=message)
+    return Message(messages.train_reply(site, role, [delivery], {}), reply_to=message)
 
 
 def reply_to_evaluate(
@@ -254,15 +244,15 @@ def reply_to_evaluate(
 ) -> Message:
     """What a model is worth to the target; accuracy in percent."""
     measured = Evaluation(Metrics(loss, accuracy))
-    return Message(evaluate_reply(site, num_examples, measured), reply_to=message)
+    return Message(messages.evaluate_reply(site, num_examples, measured), reply_to=message)
 
 
 def _sketch(message: Message, model: nn.Module) -> Sketch | None:
     """A sketch of the noise, where the coordinator's rule needs its directions."""
-    work = read(message.content.config_records["config"]["work"])
+    work = messages.read(message.content.config_records["config"]["work"])
     if work["jobs"][0]["plan"]["noise"] != "sketch":
         return None
-    settings = RunSpec.of_json(work["spec"]).run_settings()
+    settings = messages.RunSpec.of_json(work["spec"]).run_settings()
     return Sketch(Blocks.of_model(model), size=settings.sketch_size)
 
 
@@ -272,8 +262,8 @@ def _worker(
     simulated = "partition-id" in context.node_config
     floors = OPEN if simulated else floors_in(context.node_config)
     floors.check_records(len(message.content))
-    work = read(message.content.config_records["config"]["work"])
-    spec = RunSpec.of_json(work["spec"])
+    work = messages.read(message.content.config_records["config"]["work"])
+    spec = messages.RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
     deployment = str(context.node_config.get("link", "")).replace(":", "-")
@@ -293,8 +283,8 @@ def _folder(context: Context, site: str) -> Path:
     return default_folder() / file_name(site)
 
 
-def _states(message: Message, layout: Layout) -> list[State]:
+def _states(message: Message, layout: messages.Layout) -> list[State]:
     """The models of a message by slot."""
     found = message.content.array_records
     names = sorted(name for name in found if re.fullmatch(r"arrays(-\d+)?", name))
-    return [layout.state(tensors(found[name])) for name in names]
+    return [layout.state(messages.tensors(found[name])) for name in names]

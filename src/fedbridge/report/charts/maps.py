@@ -14,23 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
-from fedbridge.report.charts import (
-    INK,
-    PALETTE,
-    REST,
-    SHAPES,
-    Chart,
-    Columns,
-    Spec,
-    axis_of,
-    by_name,
-    colour,
-    drawing,
-    layer,
-    mark,
-    short,
-    told_fields,
-)
+from fedbridge.report import charts
 from fedbridge.report.text import number
 
 if TYPE_CHECKING:
@@ -43,7 +27,7 @@ AIR = 4.0
 """The map reaches so many times farther than its points, on both sides."""
 
 GROUND_TITLE = "smallest Delta error"
-MARKS = {**SHAPES, INK: "diamond"}
+MARKS = {**charts.SHAPES, charts.INK: "diamond"}
 GROUND = {"source-only": "c5", "target-only": "c4", "fedda": "c3", "fedgp": "c2"}
 HERE = {
     "x": {"field": "d2", "type": "quantitative"},
@@ -98,7 +82,7 @@ def delta_errors(d2: float, sigma2: float, angles: Angles) -> dict[str, float]:
 
 def win_map(
     key: str, title: str, places: Sequence[Place], angles: Angles, *, mine: str, note: str = ""
-) -> Chart | None:
+) -> charts.Chart | None:
     """The map with its places, called ``mine``; None when none of them can be shown.
 
     That needs a positive distance and noise.
@@ -110,26 +94,26 @@ def win_map(
     y_edges = _edges([place.sigma2 for place in shown])
     ground = _ground(x_edges, y_edges, angles)
     rules = [name for name in GROUND if name in ground["rule"]]
-    data: dict[str, Columns] = {
+    data: dict[str, charts.Columns] = {
         "values": ground,
         "places": {
             "name": [place.name for place in shown],
-            "d2": [short(place.d2) for place in shown],
-            "sigma2": [short(place.sigma2) for place in shown],
+            "d2": [charts.short(place.d2) for place in shown],
+            "sigma2": [charts.short(place.sigma2) for place in shown],
             "won": [place.won or mine for place in shown],
             "predicted": [_winner(place.d2, place.sigma2, angles) for place in shown],
         },
     }
-    names = layer(
-        mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
+    names = charts.layer(
+        charts.mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
         "places",
         **HERE,
         text={"field": "name", "type": "nominal"},
     )
-    spec = drawing(
+    spec = charts.drawing(
         _ground_layer(x_edges, y_edges, rules),
         _places_layer(shown, mine),
-        names if len(shown) <= len(PALETTE) else None,
+        names if len(shown) <= len(charts.PALETTE) else None,
         height=300,
         resolve={"scale": {"color": "independent", "shape": "independent"}},
     )
@@ -144,7 +128,7 @@ def win_map(
     hidden = len(places) - len(shown)
     if hidden:
         note = f"{note} {hidden} with an estimate of zero or below cannot be shown.".strip()
-    return Chart(key, title, spec, data, told=f"{told}.", note=note)
+    return charts.Chart(key, title, spec, data, told=f"{told}.", note=note)
 
 
 def _winner(d2: float, sigma2: float, angles: Angles) -> str:
@@ -157,20 +141,20 @@ def _edges(values: Sequence[float]) -> list[float]:
     return _spaced(min(values) / AIR, max(values) * AIR, STEPS)
 
 
-def _ground(x_edges: Sequence[float], y_edges: Sequence[float], angles: Angles) -> Columns:
+def _ground(x_edges: Sequence[float], y_edges: Sequence[float], angles: Angles) -> charts.Columns:
     """The part of the map where each rule wins, as the lowest and highest noise at a distance.
 
     All Delta errors are proportional to (d², σ²), so that the winner depends on σ²/d² alone: every
     rule has a wedge between two straight lines.
     """
     bottom, top = y_edges[0], y_edges[-1]
-    columns: Columns = {name: [] for name in ("rule", "x", "y", "y2")}
+    columns: charts.Columns = {name: [] for name in ("rule", "x", "y", "y2")}
     for rule, low, high in _wedges(bottom / x_edges[-1], top / x_edges[0], angles):
         for x in x_edges:
             columns["rule"].append(rule)
-            columns["x"].append(short(x))
-            columns["y"].append(short(min(top, max(bottom, low * x))))
-            columns["y2"].append(short(min(top, max(bottom, high * x))))
+            columns["x"].append(charts.short(x))
+            columns["y"].append(charts.short(min(top, max(bottom, low * x))))
+            columns["y2"].append(charts.short(min(top, max(bottom, high * x))))
     return columns
 
 
@@ -191,38 +175,50 @@ def _spaced(low: float, high: float, count: int) -> list[float]:
     return [low * math.exp(step * k) for k in range(count + 1)]
 
 
-def _logarithmic(field: str, title: str, edges: Sequence[float]) -> Spec:
+def _logarithmic(field: str, title: str, edges: Sequence[float]) -> charts.Spec:
     axis = {"format": "~g", "grid": False, "tickCount": 5}
-    scale = {"type": "log", "domain": [short(edges[0]), short(edges[-1])], "nice": False}
-    return axis_of(field, title, axis=axis, scale=scale)
+    scale = {
+        "type": "log",
+        "domain": [charts.short(edges[0]), charts.short(edges[-1])],
+        "nice": False,
+    }
+    return charts.axis_of(field, title, axis=axis, scale=scale)
 
 
-def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]) -> Spec:
-    return layer(
-        mark("area", opacity=0.28, line=False),
+def _ground_layer(
+    x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]
+) -> charts.Spec:
+    return charts.layer(
+        charts.mark("area", opacity=0.28, line=False),
         x=_logarithmic("x", DISTANCE, x_edges),
         y=_logarithmic("y", NOISE, y_edges),
         y2={"field": "y2"},
-        color=by_name(
+        color=charts.by_name(
             "rule",
-            {rule: colour(GROUND[rule]) for rule in rules},
+            {rule: charts.colour(GROUND[rule]) for rule in rules},
             legend={"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
         ),
-        tooltip=told_fields(("rule", GROUND_TITLE)),
+        tooltip=charts.told_fields(("rule", GROUND_TITLE)),
     )
 
 
-def _places_layer(places: Sequence[Place], mine: str) -> Spec:
+def _places_layer(places: Sequence[Place], mine: str) -> charts.Spec:
     looks = _looks(list(dict.fromkeys(place.won or mine for place in places)), mine)
     title = None if mine in looks else "best test result"
-    legend: Spec = {"title": title, "orient": "top"}
-    return layer(
-        mark("point", filled=True, size=130, opacity=1, stroke=colour("card"), strokeWidth=1.5),
+    legend: charts.Spec = {"title": title, "orient": "top"}
+    return charts.layer(
+        charts.mark(
+            "point", filled=True, size=130, opacity=1, stroke=charts.colour("card"), strokeWidth=1.5
+        ),
         "places",
         **HERE,
-        color=by_name("won", {name: colour(look) for name, look in looks.items()}, legend=legend),
-        shape=by_name("won", {name: MARKS[look] for name, look in looks.items()}, legend=legend),
-        tooltip=told_fields(
+        color=charts.by_name(
+            "won", {name: charts.colour(look) for name, look in looks.items()}, legend=legend
+        ),
+        shape=charts.by_name(
+            "won", {name: MARKS[look] for name, look in looks.items()}, legend=legend
+        ),
+        tooltip=charts.told_fields(
             ("name", "here"),
             ("d2", "d²"),
             ("sigma2", "σ²"),
@@ -234,6 +230,6 @@ def _places_layer(places: Sequence[Place], mine: str) -> Spec:
 
 def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
     """Styles of the marks: a rule that is on the ground has the ground's colour."""
-    free = iter([style for style in PALETTE if style not in GROUND.values()])
-    known = {**GROUND, mine: INK}
-    return {winner: known.get(winner) or next(free, REST) for winner in winners}
+    free = iter([style for style in charts.PALETTE if style not in GROUND.values()])
+    known = {**GROUND, mine: charts.INK}
+    return {winner: known.get(winner) or next(free, charts.REST) for winner in winners}

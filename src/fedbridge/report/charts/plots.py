@@ -6,24 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.report.charts import (
-    DASHES,
-    REST,
-    SHAPES,
-    Chart,
-    Columns,
-    Spec,
-    axis_of,
-    by_name,
-    colour,
-    drawing,
-    either,
-    from_least,
-    layer,
-    mark,
-    short,
-    told_fields,
-)
+from fedbridge.report import charts
 from fedbridge.report.text import number
 
 if TYPE_CHECKING:
@@ -86,7 +69,7 @@ def line_chart(
     whole: bool = True,
     note: str = "",
     least: float = -math.inf,
-) -> Chart | None:
+) -> charts.Chart | None:
     """Lines; None when no series has a value, for an empty frame says nothing.
 
     ``whole`` says that x counts something, such as rounds; the axis of y begins at ``least``, which
@@ -99,42 +82,57 @@ def line_chart(
     if stride > 1:
         note = f"{note} One in {stride} rounds is drawn.".strip()
     lines = [line.every(stride) for line in there]
-    pale = sum(line.style == REST for line in lines)
+    pale = sum(line.style == charts.REST for line in lines)
     if pale:
         note = f"{note} In grey: {pale} more.".strip()
-    return Chart(
+    return charts.Chart(
         key,
         title,
-        _spec(lines, x_label, axis_of("y", y_label, scale=from_least(least)), whole=whole),
+        _spec(
+            lines,
+            x_label,
+            charts.axis_of("y", y_label, scale=charts.from_least(least)),
+            whole=whole,
+        ),
         _data(lines, x_label),
         told=f"{y_label} over {x_label}. {_told(there)}",
         note=note,
     )
 
 
-def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spec:
-    named = [line for line in lines if line.style != REST]
+def _spec(lines: Sequence[Series], x_label: str, y: charts.Spec, *, whole: bool) -> charts.Spec:
+    named = [line for line in lines if line.style != charts.REST]
     legend = _legend([line.name for line in named])
     look = {
-        "color": by_name("s", {line.name: colour(line.style) for line in named}, legend=legend),
-        "strokeDash": by_name(
-            "s", {line.name: DASHES[line.style] for line in named}, legend=legend
+        "color": charts.by_name(
+            "s", {line.name: charts.colour(line.style) for line in named}, legend=legend
+        ),
+        "strokeDash": charts.by_name(
+            "s", {line.name: charts.DASHES[line.style] for line in named}, legend=legend
         ),
     }
-    shapes = by_name("style", SHAPES, legend=None)
+    shapes = charts.by_name("style", charts.SHAPES, legend=None)
     few = max(len(line.points) for line in lines) <= SHOWN_POINTS
     whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
-    x = axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
+    x = charts.axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
     low, each = {**y, "field": "low"}, {"field": "s", "type": "nominal"}
     nearest = {"type": "point", "on": "pointerover", "clear": "pointerout", "nearest": True}
     shown = [{"param": "hover", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}]
-    band = layer(mark("area", opacity=0.14), x=x, y=low, y2={"field": "high"}, color=look["color"])
-    pale = layer(mark("line", strokeWidth=1, color=colour(REST)), "pale", x=x, y=y, detail=each)
-    named_lines = layer(
-        mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"), x=x, y=y, **look
+    band = charts.layer(
+        charts.mark("area", opacity=0.14), x=x, y=low, y2={"field": "high"}, color=look["color"]
     )
-    hovered = layer(
-        mark("point", filled=True, size=34, opacity=1),
+    pale = charts.layer(
+        charts.mark("line", strokeWidth=1, color=charts.colour(charts.REST)),
+        "pale",
+        x=x,
+        y=y,
+        detail=each,
+    )
+    named_lines = charts.layer(
+        charts.mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"), x=x, y=y, **look
+    )
+    hovered = charts.layer(
+        charts.mark("point", filled=True, size=34, opacity=1),
         "points",
         {"params": [{"name": "hover", "select": nearest}]},
         x=x,
@@ -144,7 +142,7 @@ def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spe
         opacity={"condition": shown, "value": 1 if few else 0},
         tooltip={"value": {"expr": TIP}},
     )
-    return drawing(
+    return charts.drawing(
         band if any(line.band for line in lines) else None,
         pale if len(named) < len(lines) else None,
         named_lines,
@@ -152,7 +150,7 @@ def _spec(lines: Sequence[Series], x_label: str, y: Spec, *, whole: bool) -> Spe
     )
 
 
-def _legend(names: Sequence[str]) -> Spec | None:
+def _legend(names: Sequence[str]) -> charts.Spec | None:
     """Short pieces of the lines with their dashes; nothing for one line, which the title names."""
     if len(names) < 2:
         return None
@@ -168,34 +166,36 @@ def _legend(names: Sequence[str]) -> Spec | None:
     }
 
 
-def _data(lines: Sequence[Series], x_label: str) -> dict[str, Columns]:
+def _data(lines: Sequence[Series], x_label: str) -> dict[str, charts.Columns]:
     """Named lines, pale lines, and the points that answer the pointer: those of named lines."""
-    every = math.ceil(sum(len(line.points) for line in lines if line.style != REST) / HOVERED)
+    every = math.ceil(
+        sum(len(line.points) for line in lines if line.style != charts.REST) / HOVERED
+    )
     banded = any(line.band for line in lines)
     fields = {
         "values": ("s", "x", "y", *(("low", "high") if banded else ())),
         "pale": ("s", "x", "y"),
         "points": ("s", "x", "y", "style", "alone", "tip"),
     }
-    data: dict[str, Columns] = {key: {name: [] for name in fields[key]} for key in fields}
+    data: dict[str, charts.Columns] = {key: {name: [] for name in fields[key]} for key in fields}
     for line in lines:
-        values = [short(y) for _, y in line.points]
-        drawn = data["pale" if line.style == REST else "values"]
+        values = [charts.short(y) for _, y in line.points]
+        drawn = data["pale" if line.style == charts.REST else "values"]
         for index, ((x, _), y) in enumerate(zip(line.points, values, strict=True)):
-            row = {"s": line.name, "x": short(x), "y": y}
+            row = {"s": line.name, "x": charts.short(x), "y": y}
             if "low" in drawn:
                 low, high = (line.band[index] if line.band else None) or (None, None)
-                row |= {"low": short(low), "high": short(high)}
+                row |= {"low": charts.short(low), "high": charts.short(high)}
             _add(drawn, row)
             beside = [*values[max(0, index - 1) : index], *values[index + 1 : index + 2]]
             alone = y is not None and all(value is None for value in beside)
             tip = f"{line.name}, {x_label} {number(x, 4)}: {number(y, 4)}"
-            if y is not None and (alone or (line.style != REST and index % every == 0)):
+            if y is not None and (alone or (line.style != charts.REST and index % every == 0)):
                 _add(data["points"], {**row, "style": line.style, "alone": int(alone), "tip": tip})
     return data
 
 
-def _add(columns: Columns, row: dict[str, Any]) -> None:
+def _add(columns: charts.Columns, row: dict[str, Any]) -> None:
     for name, values in columns.items():
         values.append(row[name])
 
@@ -228,7 +228,7 @@ def dot_chart(
     x_label: str,
     note: str = "",
     least: float = -math.inf,
-) -> Chart | None:
+) -> charts.Chart | None:
     """Dots row by row, the best in another colour and shape; None when there is no value.
 
     No value can be below ``least``: no bar reaches there, and the axis begins there.
@@ -237,58 +237,60 @@ def dot_chart(
     if not there:
         return None
     y = _names("name", [row.name for row in there], grid=True)
-    scale = from_least(least)
-    single = layer(
-        mark("point", filled=True, size=16, opacity=0.45, color=colour("c0")),
+    scale = charts.from_least(least)
+    single = charts.layer(
+        charts.mark("point", filled=True, size=16, opacity=0.45, color=charts.colour("c0")),
         "singles",
         y=y,
-        x=axis_of("value", x_label, scale=scale),
+        x=charts.axis_of("value", x_label, scale=scale),
     )
     bars, means = _means(
         y,
-        axis_of("mean", x_label, scale=scale),
-        color=either("datum.best", colour("c1"), colour("c0")),
-        shape=either("datum.best", "diamond", "circle"),
-        tooltip=told_fields(("name", "name"), ("mean", "mean"), ("spread", "spread")),
+        charts.axis_of("mean", x_label, scale=scale),
+        color=charts.either("datum.best", charts.colour("c1"), charts.colour("c0")),
+        shape=charts.either("datum.best", "diamond", "circle"),
+        tooltip=charts.told_fields(("name", "name"), ("mean", "mean"), ("spread", "spread")),
     )
     several = any(len(row.values) > 1 for row in rows)
-    spec = drawing(bars, single if several else None, means, height=ROW * len(there))
-    data: dict[str, Columns] = {
+    spec = charts.drawing(bars, single if several else None, means, height=ROW * len(there))
+    data: dict[str, charts.Columns] = {
         "values": {
             "name": [row.name for row in there],
-            "mean": [short(row.mean) for row in there],
-            "spread": [short(row.spread) for row in there],
-            "low": [short(max(least, (row.mean or 0) - (row.spread or 0))) for row in there],
-            "high": [short((row.mean or 0) + (row.spread or 0)) for row in there],
+            "mean": [charts.short(row.mean) for row in there],
+            "spread": [charts.short(row.spread) for row in there],
+            "low": [charts.short(max(least, (row.mean or 0) - (row.spread or 0))) for row in there],
+            "high": [charts.short((row.mean or 0) + (row.spread or 0)) for row in there],
             "best": [int(row.best) for row in there],
         },
         "singles": {
             "name": [row.name for row in rows for _ in row.values],
-            "value": [short(value) for row in rows for value in row.values],
+            "value": [charts.short(value) for row in rows for value in row.values],
         },
     }
     told = "; ".join(f"{row.name} {number(row.mean)}" for row in rows)
-    return Chart(key, title, spec, data, told=f"{x_label}: {told}.", note=note)
+    return charts.Chart(key, title, spec, data, told=f"{x_label}: {told}.", note=note)
 
 
-def _names(field: str, names: Sequence[str], *, grid: bool) -> Spec:
+def _names(field: str, names: Sequence[str], *, grid: bool) -> charts.Spec:
     """Names one below the other, in their order."""
-    axis = {"labelColor": colour("ink"), "labelLimit": LONGEST_NAME, "grid": grid}
+    axis = {"labelColor": charts.colour("ink"), "labelLimit": LONGEST_NAME, "grid": grid}
     return {"field": field, "type": "nominal", "title": None, "sort": list(names), "axis": axis}
 
 
-def _means(y: Spec, x: Spec, *, color: Spec, **looks: Any) -> tuple[Spec, Spec]:
+def _means(
+    y: charts.Spec, x: charts.Spec, *, color: charts.Spec, **looks: Any
+) -> tuple[charts.Spec, charts.Spec]:
     """Bars from ``low`` to ``high``, and on each the dot that it is about."""
     low = {**x, "field": "low"}
-    bars = mark("rule", strokeWidth=2, opacity=0.5)
-    dots = mark("point", filled=True, size=85, opacity=1)
+    bars = charts.mark("rule", strokeWidth=2, opacity=0.5)
+    dots = charts.mark("point", filled=True, size=85, opacity=1)
     return (
-        layer(bars, y=y, x=low, x2={"field": "high"}, color=color),
-        layer(dots, y=y, x=x, color=color, **looks),
+        charts.layer(bars, y=y, x=low, x2={"field": "high"}, color=color),
+        charts.layer(dots, y=y, x=x, color=color, **looks),
     )
 
 
-def rank_chart(ranking: Ranking) -> Chart:
+def rank_chart(ranking: Ranking) -> charts.Chart:
     """A bar of one critical difference around every mean rank.
 
     Two bars overlap just when the ranks are closer than the critical difference: then the methods
@@ -296,20 +298,20 @@ def rank_chart(ranking: Ranking) -> Chart:
     """
     entries, difference = ranking.entries, ranking.critical_difference
     half, best = difference / 2, ranking.entries[0].rank
-    data: dict[str, Columns] = {
+    data: dict[str, charts.Columns] = {
         "values": {
             "method": [entry.method for entry in entries],
-            "rank": [short(entry.rank) for entry in entries],
-            "low": [short(entry.rank - half) for entry in entries],
-            "high": [short(entry.rank + half) for entry in entries],
+            "rank": [charts.short(entry.rank) for entry in entries],
+            "low": [charts.short(entry.rank - half) for entry in entries],
+            "high": [charts.short(entry.rank + half) for entry in entries],
             "equal": [int(entry.rank - best <= difference) for entry in entries],
         },
-        "best": {"low": [short(best - half)], "high": [short(best + half)]},
+        "best": {"low": [charts.short(best - half)], "high": [charts.short(best + half)]},
     }
     axis = {"values": list(range(1, len(entries) + 1)), "format": "d"}
-    x = axis_of("rank", "mean rank (1 is best)", axis=axis)
-    stretch = layer(
-        mark("rect", color=colour("c0"), opacity=0.1),
+    x = charts.axis_of("rank", "mean rank (1 is best)", axis=axis)
+    stretch = charts.layer(
+        charts.mark("rect", color=charts.colour("c0"), opacity=0.1),
         "best",
         x={**x, "field": "low"},
         x2={"field": "high"},
@@ -317,15 +319,15 @@ def rank_chart(ranking: Ranking) -> Chart:
     bars, dots = _means(
         _names("method", [entry.method for entry in entries], grid=False),
         x,
-        color=either("datum.equal", colour("c0"), colour("c1")),
-        shape=either("datum.equal", "circle", "square"),
-        tooltip=told_fields(("method", "method"), ("rank", "mean rank")),
+        color=charts.either("datum.equal", charts.colour("c0"), charts.colour("c1")),
+        shape=charts.either("datum.equal", "circle", "square"),
+        tooltip=charts.told_fields(("method", "method"), ("rank", "mean rank")),
     )
     told = "; ".join(f"{entry.method} {number(entry.rank)}" for entry in entries)
-    return Chart(
+    return charts.Chart(
         "ranks",
         "Mean ranks with critical differences",
-        drawing(stretch, bars, dots, height=ROW * len(entries)),
+        charts.drawing(stretch, bars, dots, height=ROW * len(entries)),
         data,
         told=f"Mean ranks: {told}. Critical difference {number(difference)}.",
         note=f"Bars are as long as the critical difference, {difference:.2f}: "

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbridge.report.charts import (
-    Chart,
-    Columns,
-    Spec,
-    axis_of,
-    colour,
-    drawing,
-    either,
-    layer,
-    mark,
-    short,
-    told_fields,
-)
+from fedbridge.report import charts
 from fedbridge.report.text import number
 
 if TYPE_CHECKING:
@@ -40,52 +28,54 @@ SQUARE = 280
 UNIT = {"domain": [0, 1], "nice": False}
 
 
-def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
+def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> charts.Chart:
     """How rows of every true class were named; darker is a larger share of the true class."""
     totals = [sum(line) for line in confusion]
     pairs = [(true, named) for true in range(len(names)) for named in range(len(names))]
     shares = [
         confusion[true][named] / totals[true] if totals[true] else 0.0 for true, named in pairs
     ]
-    data: dict[str, Columns] = {
+    data: dict[str, charts.Columns] = {
         "values": {
             "true": [names[true] for true, _ in pairs],
             "named": [names[named] for _, named in pairs],
             "count": [confusion[true][named] for true, named in pairs],
-            "share": [short(share) for share in shares],
-            "percent": [short(100 * share) for share in shares],
+            "share": [charts.short(share) for share in shares],
+            "percent": [charts.short(100 * share) for share in shares],
             "right": [int(true == named) for true, named in pairs],
         }
     }
     x = _class_axis("named", "predicted class", names)
     y = _class_axis("true", "true class", names)
-    told = told_fields(
+    told = charts.told_fields(
         ("true", "true"),
         ("named", "predicted"),
         ("count", "rows"),
         ("percent", "% of the true class"),
     )
-    shade = layer(
-        mark("rect", stroke=colour("card"), strokeWidth=1 if len(names) <= LABELLED else 0),
+    shade = charts.layer(
+        charts.mark(
+            "rect", stroke=charts.colour("card"), strokeWidth=1 if len(names) <= LABELLED else 0
+        ),
         x=x,
         y=y,
         opacity=_sized("share", {"domain": [0, 1], "range": SHADES}),
-        color=either("datum.right", colour("c0"), colour("c1")),
+        color=charts.either("datum.right", charts.colour("c0"), charts.colour("c1")),
         tooltip=told,
     )
-    counts = layer(
-        mark("text", tooltip=None),
+    counts = charts.layer(
+        charts.mark("text", tooltip=None),
         x=x,
         y=y,
         text={"field": "count", "type": "quantitative"},
-        color={"value": colour("ink")},
+        color={"value": charts.colour("ink")},
         tooltip=told,
     )
     right = sum(confusion[k][k] for k in range(len(names)))
-    return Chart(
+    return charts.Chart(
         "confusion",
         "Confusion matrix",
-        drawing(shade, counts if len(names) <= WRITTEN else None, height=SQUARE),
+        charts.drawing(shade, counts if len(names) <= WRITTEN else None, height=SQUARE),
         data,
         told=f"{right} of {sum(totals)} test rows were named rightly; the table of classes has "
         f"the shares of every class.",
@@ -94,13 +84,13 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
     )
 
 
-def _sized(field: str, scale: Spec) -> Spec:
+def _sized(field: str, scale: charts.Spec) -> charts.Spec:
     """A look that follows a number and needs no legend."""
     return {"field": field, "type": "quantitative", "scale": scale, "legend": None}
 
 
-def _class_axis(field: str, title: str, names: Sequence[str]) -> Spec:
-    axis: Spec = {"labelLimit": 90, "domain": False, "grid": False}
+def _class_axis(field: str, title: str, names: Sequence[str]) -> charts.Spec:
+    axis: charts.Spec = {"labelLimit": 90, "domain": False, "grid": False}
     if sum(map(len, names)) <= ONE_LINE:
         axis["labelAngle"] = 0
     if len(names) > LABELLED:
@@ -108,50 +98,52 @@ def _class_axis(field: str, title: str, names: Sequence[str]) -> Spec:
     return {"field": field, "type": "nominal", "title": title, "sort": list(names), "axis": axis}
 
 
-def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> Chart:
+def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> charts.Chart:
     """The ROC curve; the point at the chosen threshold moves with the page's slider."""
-    data: dict[str, Columns] = {
+    data: dict[str, charts.Columns] = {
         "values": {
-            "alarms": [short(value) for value in roc.false_positive_rate],
-            "hits": [short(value) for value in roc.sensitivity],
+            "alarms": [charts.short(value) for value in roc.false_positive_rate],
+            "hits": [charts.short(value) for value in roc.sensitivity],
             "order": list(range(len(roc.sensitivity))),
-            "threshold": [short(value) for value in roc.thresholds],
+            "threshold": [charts.short(value) for value in roc.thresholds],
         },
         "chance": {"alarms": [0, 1], "hits": [0, 1]},
         "points": {
             "index": list(range(len(points))),
-            "alarms": [short(1 - p.specificity.value / 100) for p in points if p.specificity],
-            "hits": [short(p.sensitivity.value / 100) for p in points if p.sensitivity],
+            "alarms": [
+                charts.short(1 - p.specificity.value / 100) for p in points if p.specificity
+            ],
+            "hits": [charts.short(p.sensitivity.value / 100) for p in points if p.sensitivity],
         },
     }
-    x = axis_of("alarms", "false alarms (1 − specificity)", scale=UNIT)
-    y = axis_of("hits", "found (sensitivity)", scale=UNIT)
-    line = layer(
-        mark("line", interpolate="linear", strokeWidth=2, color=colour("c0")),
+    x = charts.axis_of("alarms", "false alarms (1 − specificity)", scale=UNIT)
+    y = charts.axis_of("hits", "found (sensitivity)", scale=UNIT)
+    line = charts.layer(
+        charts.mark("line", interpolate="linear", strokeWidth=2, color=charts.colour("c0")),
         x=x,
         y=y,
         order={"field": "order", "type": "quantitative"},
     )
-    corners = layer(
-        mark("point", filled=True, size=60, opacity=0, color=colour("c0")),
+    corners = charts.layer(
+        charts.mark("point", filled=True, size=60, opacity=0, color=charts.colour("c0")),
         x=x,
         y=y,
-        tooltip=told_fields(
+        tooltip=charts.told_fields(
             ("hits", "sensitivity"), ("alarms", "1 − specificity"), ("threshold", "threshold")
         ),
     )
-    chosen = layer(
-        mark("point", filled=True, size=140, shape="diamond", opacity=1),
+    chosen = charts.layer(
+        charts.mark("point", filled=True, size=140, shape="diamond", opacity=1),
         "points",
         {"transform": [{"filter": "datum.index === threshold"}]},
         x=x,
         y=y,
-        color={"value": colour("c1")},
+        color={"value": charts.colour("c1")},
     )
-    return Chart(
+    return charts.Chart(
         "roc",
         "ROC curve",
-        drawing(
+        charts.drawing(
             _diagonal(x, y),
             line,
             corners,
@@ -166,31 +158,31 @@ def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> Chart:
     )
 
 
-def calibration_chart(calibration: Calibration, positive: str) -> Chart:
+def calibration_chart(calibration: Calibration, positive: str) -> charts.Chart:
     """Predicted against observed shares, with intervals; on the diagonal they are honest."""
     bins = calibration.bins
-    data: dict[str, Columns] = {
+    data: dict[str, charts.Columns] = {
         "values": {
-            "predicted": [short(b.predicted) for b in bins],
-            "observed": [short(b.observed.value) for b in bins],
-            "low": [short(b.observed.low) for b in bins],
-            "high": [short(b.observed.high) for b in bins],
+            "predicted": [charts.short(b.predicted) for b in bins],
+            "observed": [charts.short(b.observed.value) for b in bins],
+            "low": [charts.short(b.observed.low) for b in bins],
+            "high": [charts.short(b.observed.high) for b in bins],
             "count": [b.count for b in bins],
         },
         "chance": {"predicted": [0, 100], "observed": [0, 100]},
     }
     whole = {"domain": [0, 100], "nice": False}
     of = f"probability of {positive}" if calibration.of == "positive" else "confidence"
-    x = axis_of("predicted", f"predicted {of} in %", scale=whole)
-    y = axis_of("observed", "how often it was so in %", scale=whole)
-    bars = mark("rule", strokeWidth=2, opacity=0.5, color=colour("c0"))
-    interval = layer(bars, x=x, y={**y, "field": "low"}, y2={"field": "high"})
-    dots = layer(
-        mark("point", filled=True, opacity=1, color=colour("c0")),
+    x = charts.axis_of("predicted", f"predicted {of} in %", scale=whole)
+    y = charts.axis_of("observed", "how often it was so in %", scale=whole)
+    bars = charts.mark("rule", strokeWidth=2, opacity=0.5, color=charts.colour("c0"))
+    interval = charts.layer(bars, x=x, y={**y, "field": "low"}, y2={"field": "high"})
+    dots = charts.layer(
+        charts.mark("point", filled=True, opacity=1, color=charts.colour("c0")),
         x=x,
         y=y,
         size=_sized("count", {"range": [30, 220]}),
-        tooltip=told_fields(
+        tooltip=charts.told_fields(
             ("predicted", "predicted, %"),
             ("observed", "observed, %"),
             ("low", "from"),
@@ -199,10 +191,10 @@ def calibration_chart(calibration: Calibration, positive: str) -> Chart:
         ),
     )
     error = number(calibration.expected_error)
-    return Chart(
+    return charts.Chart(
         "calibration",
         "Calibration",
-        drawing(_diagonal(x, y), interval, dots, height=SQUARE),
+        charts.drawing(_diagonal(x, y), interval, dots, height=SQUARE),
         data,
         told=f"Observed share over predicted {of}; expected calibration error {error} points.",
         note=f"On the dashed line probabilities mean what they say. Expected calibration error "
@@ -210,6 +202,6 @@ def calibration_chart(calibration: Calibration, positive: str) -> Chart:
     )
 
 
-def _diagonal(x: Spec, y: Spec) -> Spec:
-    line = mark("line", strokeDash=[4, 4], strokeWidth=1, color=colour("soft"))
-    return layer(line, "chance", x=x, y=y)
+def _diagonal(x: charts.Spec, y: charts.Spec) -> charts.Spec:
+    line = charts.mark("line", strokeDash=[4, 4], strokeWidth=1, color=charts.colour("soft"))
+    return charts.layer(line, "chance", x=x, y=y)
