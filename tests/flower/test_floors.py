@@ -14,7 +14,7 @@ import fedbridge as fb
 from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.data.site_package import sites_of
-from fedbridge.flower.floors import OPEN, Floors, floors_in
+from fedbridge.flower.floors import OPEN, Floors, floors_in, singles_out
 from fedbridge.flower.messages import RequestError, RunSpec
 from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
@@ -47,6 +47,11 @@ def probe(batch, seed=0, client=1, **plan):
 
 def train(batch, seed=0, client=1, **plan):
     return Job(client, LocalPlan(batch_size=batch, **plan), seed)
+
+
+def first_batch(doing, job):
+    """The rows of a job's first step."""
+    return next(doing.federation.bench.batches(job, 1)).tolist()
 
 
 def rows_read(vectors, x):
@@ -98,6 +103,14 @@ class TestTheAttack:
         with pytest.raises(RequestError, match="site's"):
             ask(worker(tmp_path), *jobs)
 
+    def test_sums_of_a_small_sites_rows_are_not_solved_for_them(self, tmp_path):
+        """Half of four rows by four seeds: pairs, of which three with a row each in common do."""
+        doing = worker(tmp_path, task=task_of(rows=4))
+        jobs = [train(2, seed, steps=1) for seed in range(40)]
+        pairs = {tuple(sorted(first_batch(doing, job))): job for job in jobs}
+        with pytest.raises(RequestError, match="solved for one of this site's rows"):
+            ask(doing, pairs[0, 1], pairs[1, 2], pairs[0, 2])
+
     @pytest.mark.parametrize(
         ("settings", "jobs"),
         [
@@ -139,7 +152,15 @@ class TestSketches:
         outcome, note = self.sent(tmp_path, 21, 10)
         assert outcome.sketches is None
         assert outcome.noise is not None
-        assert "least-batch" in note
+        assert "a single row" in note
+
+    @pytest.mark.parametrize("jobs", [2, 4])
+    def test_stay_where_several_jobs_together_could_be_solved_for_a_row(self, jobs, tmp_path):
+        """Pairs of rows, by several seeds: their differences and sums are single rows."""
+        doing = worker(tmp_path, which=0, task=task_of(target_rows=20))
+        asked = [train(2, seed, client=0, noise="sketch") for seed in range(jobs)]
+        sketches = [d.result.outcome.sketches for d in ask(doing, *asked).deliveries]
+        assert all((sketch is None) == (jobs == 4) for sketch in sketches)
 
     def test_and_the_run_goes_on(self, tmp_path):
         task = blobs(target_rows=17)
@@ -147,7 +168,25 @@ class TestSketches:
             task, "fedgp-joint", 2, tmp_path, model="linear", lr=0.1, batch_size=8
         )
         assert [line["failures"] for line in strategy.result.history] == [{}, {}]
-        assert "least-batch" in strategy.result.history[0]["notes"][0]
+        assert "a single row" in strategy.result.history[0]["notes"][0]
+
+
+class TestSinglingOut:
+    @pytest.mark.parametrize(
+        ("sums", "solved"),
+        [
+            ([[1, 1, 1]], False),
+            ([[1, 1, 1], [1, 1, 0]], True),
+            ([[1, 1, 0], [0, 1, 1]], False),
+            ([[1, 1, 0], [0, 1, 1], [1, 0, 1]], True),
+            ([[1, 1, 0], [1, 1, 0]], False),
+            ([[1, 1, 4], [4, 1, 1]], False),
+            ([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]], False),
+        ],
+        ids=str,
+    )
+    def test_is_solving_for_one_row(self, sums, solved):
+        assert singles_out(torch.tensor(sums, dtype=torch.float64)) == solved
 
 
 class TestHonestRuns:

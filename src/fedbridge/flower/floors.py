@@ -15,6 +15,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+import torch
 from filelock import FileLock
 
 from fedbridge.base.errors import FedbridgeError
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
     from fedbridge.training.job import Job, LocalPlan
 
 NO_LIMIT = 10**9
+EXACT = 1e-9
 TINY = 4
 """A site of fewer than so many smallest batches may train on smaller ones."""
 
@@ -148,6 +152,20 @@ class Floors:
         most = getattr(self, name)
         if got > most:
             raise RequestError(f"Expected at most {most} {what}, but got {got}: {_own(name)}.")
+
+
+def singles_out(weights: Tensor) -> bool:
+    """Whether some combination of sums over rows is one row alone.
+
+    Row ``i`` can be solved for where the unit vector ``e_i`` lies in the span of the weights, that
+    is, where its leverage (the squared length of its projection) is 1.
+
+    Args:
+        weights: (k, n) what every row counts in each of the sums.
+    """
+    _, sizes, directions = torch.linalg.svd(weights, full_matrices=False)
+    span = directions[sizes > EXACT * sizes.max()]
+    return bool((span.square().sum(0) > 1 - EXACT).any())
 
 
 FLOORS = tuple(field.name.replace("_", "-") for field in fields(Floors))

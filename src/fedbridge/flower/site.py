@@ -29,7 +29,7 @@ from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
-from fedbridge.flower.floors import Floors
+from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.models import build_model, is_built_in
@@ -107,7 +107,8 @@ class SiteMemory:
 log = logging.getLogger("fedbridge")
 
 SPENDING, ASKED = "privacy.json", "asked.json"
-KEPT = "keeps the sketches of its batches to itself, since one has fewer rows than `least-batch`"
+KEPT = "keeps the sketches of its batches to itself, since they would tell a single row apart"
+LARGEST_SYSTEM = 10**6
 UNEVEN = 100
 """Rows whose weight is less than the largest over this hardly count."""
 
@@ -197,6 +198,11 @@ class SiteWorker:
         trainings = [] if side is None else side.trainings(round)
         own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
         self.floors.check_jobs(mine, own, len(self.site.train), self._counted())
+        if self._single_out(mine, sketches=False):
+            raise RequestError(
+                "Expected jobs whose rows differ in several, but the vectors of this message could "
+                "be solved for one of this site's rows: ask for other seeds, or for fewer jobs."
+            )
         starts = [*states, *(state for _, state in trainings)]
         self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
         outcomes, rows = self.federation.do([*mine, *own], starts, round)
@@ -204,11 +210,10 @@ class SiteWorker:
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
         results, beside = done[: len(jobs)], done[len(jobs) :]
-        for k, (job, result) in enumerate(zip(mine, results, strict=True)):
-            outcome, size = result.outcome, len(self.site.train)
-            if outcome.sketches is not None and not self.floors.may_be_told_apart(job, size):
-                results[k] = replace(result, outcome=replace(outcome, sketches=None))
-                note = f"{note}; {KEPT}" if note else KEPT
+        sketched = any(result.outcome.sketches is not None for result in results)
+        if sketched and self._single_out(mine, sketches=True):
+            results = [replace(r, outcome=replace(r.outcome, sketches=None)) for r in results]
+            note = f"{note}; {KEPT}" if note else KEPT
         for result in results:
             if result.outcome.failure is not None:
                 log.warning("round %d: %s", round, result.outcome.failure)
@@ -306,6 +311,32 @@ class SiteWorker:
             return len(labels)
         weights = torch.tensor(given)
         return int((weights >= weights.max() / UNEVEN)[labels].sum())
+
+    def _single_out(self, jobs: Sequence[Job], *, sketches: bool) -> bool:
+        """Whether the vectors of some jobs tell a row apart, to first order in their steps.
+
+        With ``sketches`` every batch is known by itself too. What is too large to find out counts.
+        """
+        floors, rows = self.floors, len(self.site.train)
+        if sketches and not all(floors.may_be_told_apart(job, rows) for job in jobs):
+            return True
+        if len(jobs) < 2 or floors.least_batch < 2:
+            return False
+        sizes = [rows if job.rows is None else len(job.rows) for job in jobs]
+        batches = sum(job.noisy_batches(n) for job, n in zip(jobs, sizes, strict=True))
+        if sketches and batches * rows > LARGEST_SYSTEM:
+            return True
+        weights = []
+        for job, size in zip(jobs, sizes, strict=True):
+            total = torch.zeros(rows, dtype=torch.float64)
+            for k, batch in enumerate(self.federation.bench.batches(job, job.steps(size))):
+                part = torch.zeros(rows if sketches else 0, dtype=torch.float64)
+                total[batch] += 1 / len(batch)
+                if sketches and k < job.noisy_batches(size):
+                    part[batch] = 1.0
+                    weights.append(part)
+            weights.append(total)
+        return singles_out(torch.stack(weights))
 
     def _make_side(self) -> TargetSide | None:
         if self.client != TARGET:

@@ -217,7 +217,7 @@ class Workbench:
         stream = self._stream(plan)
         generator = torch.Generator(self.device).manual_seed(job.seed)
         total = 0.0
-        for rows in self._batches(job, batches):
+        for rows in self.batches(job, batches):
             loss = loss_of(
                 self.model(self._inputs(site, rows, generator)), site.y[rows].to(self.device)
             )
@@ -255,10 +255,10 @@ class Workbench:
     def _stream_of(self, job: Job, steps: int) -> Iterator[Batch]:
         site = self.sites[job.client]
         generator = torch.Generator(self.device).manual_seed(job.seed)
-        for rows in self._batches(job, steps):
+        for rows in self.batches(job, steps):
             yield Batch(self._inputs(site, rows, generator), site.y[rows].to(self.device), rows)
 
-    def _batches(self, job: Job, steps: int) -> Iterator[Tensor]:
+    def batches(self, job: Job, steps: int) -> Iterator[Tensor]:
         """Row numbers of every step: each epoch is a new random order of the client's rows.
 
         BatchNorm cannot train on one row; such a batch gets the epoch's first row as well.
