@@ -145,6 +145,24 @@ def test_a_damaged_comparison_is_named(place, capsys, text):
         assert "comparison.json" in refused(capsys, words)
 
 
+@pytest.mark.parametrize("name", ["seed", "target", "name-or-path", "progress"])
+def test_an_option_cannot_stand_for_another_argument(place, capsys, name):
+    assert "is neither" in refused(capsys, [*ONE, "--set", f"{name}=3"])
+
+
+def test_lists_and_names_that_do_not_fit_each_other_are_named(place, capsys):
+    assert main(ONE) == 0
+    capsys.readouterr()
+    Path("new.csv").write_text("age\n3\n")
+    config, history = Path("run/config.toml"), Path("run/history.jsonl")
+    history.write_text(json.dumps({"round": 1, "accuracy": 1.0, "beta": [0.5]}) + "\n")
+    for words in (["report", "run"], ["advise", "run"]):
+        more = ["--unchecked"] if words[0] == "report" else []
+        assert "history.jsonl" in refused(capsys, [*words, *more])
+    config.write_text(config.read_text().replace('"yes"', '"yes", "more"'))
+    assert "config.toml" in refused(capsys, ["predict", "run", "new.csv", "--unchecked"])
+
+
 def test_a_record_says_which_entry_is_wrong():
     whole = {"rounds": 1, "stopped_early": False, "n_test": 3, "accuracy": 1.5, "auc": None}
     whole |= {"score": None, "accuracy_interval": [0.0, 1]}

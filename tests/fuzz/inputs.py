@@ -68,7 +68,7 @@ def arguments(rng: random.Random, place: Path) -> Case:
             (["report", compared, "--out", "page.html"], ("out", "tables", "unchecked")),
             (["watch", run, "--once"], ("unchecked", "json", "every")),
             (["data", rng.choice(["list", "check"])], ("dir", "json", "force")),
-            ([rng.choice(["methods", "tasks", "demo", "nonsense"])], ("json", "seeds", "rounds")),
+            ([rng.choice(["methods", "tasks", "demo", "nonsense"])], ("json", "seeds", "debug2")),
         ]
     )
     words = [*words]

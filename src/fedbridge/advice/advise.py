@@ -37,6 +37,7 @@ from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import MANY, Settings, split_options
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.record import read_run
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
@@ -211,7 +212,7 @@ def is_run(path: Path) -> bool:
 
 
 def _tells(line: dict[str, Any]) -> bool:
-    return line["round"] >= 1 and line["cosine"] is not None and None not in line["cosine"]
+    return line["round"] >= 1 and None not in (line.get("cosine") or [None])
 
 
 def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
@@ -220,10 +221,9 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
     Raises:
         NoEvidenceError: no round measured the sources.
     """
-    folder = RunFolder(path)
-    config, summary = folder.config(whole=True), folder.summary(whole=True)
-    assert config is not None
-    lines = [line for line in folder.history() if _tells(line)][-LAST_ROUNDS:]
+    record = read_run(path)
+    config, summary = record.config, record.summary
+    lines = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
     if not lines:
         raise NoEvidenceError(
             f"Expected a run whose rounds measured the sources, but {str(path)!r} (method "
@@ -232,8 +232,8 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         )
     samples = None
     if summary is not None:
-        samples = (summary["n_target"], *(summary["n_sources"][name] for name in config["sources"]))
-    told = [line for line in lines if line["sigma2"] is not None and line["d2"] is not None]
+        samples = tuple(record.rows_of(name) or 0 for name in (config["target"], *record.sources))
+    told = [line for line in lines if None not in (line.get("sigma2"), line.get("d2"))]
     seen = len(told)
     blank = Advice(
         task=config["task"],

@@ -31,6 +31,8 @@ RUNS = Path("runs")
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
 MOST_SEEDS = 10_000
+TAKEN = ("name_or_path", "task", "target", "seed", "samples", "progress")
+"""What Python calls other arguments, which an option cannot be."""
 TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 
@@ -271,6 +273,9 @@ def sort_options(args: Namespace, methods: Sequence[str]) -> tuple[dict[str, Any
     from fedbridge.methods import options_of
 
     options = args.options | ({} if args.workers is None else {"workers": args.workers})
+    for name in TAKEN:
+        if name in options:
+            raise UsageError(f"Expected options of the task or the runs, but {name!r} is neither.")
     known = {*NAMES, *(option for method in methods for option in options_of(method))}
     if getattr(args, "engine", "local") != "local":
         from fedbridge.flower.options import NETWORK, PRIVACY

@@ -73,7 +73,6 @@ RUN_OPTIONS = (
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
 GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
 """What belongs to one run and not to a task."""
-LARGEST_FILE = 2**20
 
 
 def _adapt(name: str, entry: object) -> TaskFactory:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Values = list[float | None]
 TESTED_FILE = "test.safetensors"
+PER_SOURCE = ("beta", "d2", "tau2_d2", "cosine")
+"""Entries of a round that have a value for every source."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,9 +252,17 @@ def read_run(folder: Path) -> RunRecord:
     config = run.config(whole=True)
     if config is None:
         raise RunFolderError(f"Expected a run in {folder}, but it has no config.toml.")
+    history, sources = run.history(), len(config["sources"])
+    for line in history:
+        listed = filter(None, map(line.get, PER_SOURCE))
+        if any(len(values) != sources for values in listed):
+            raise RunFolderError(
+                f"Expected {sources} values, one per source, in {folder / 'history.jsonl'}, but "
+                f"round {line['round']} has others: restore the file."
+            )
     manifest = read_record(folder / "manifest.json", MANIFEST, kind="manifest")
     record = RunRecord(
-        config, run.history(), run.summary(whole=True), manifest or {}, read_tested(folder)
+        config, history, run.summary(whole=True), manifest or {}, read_tested(folder)
     )
     if record.summary is not None and record.summary["rounds"] != len(record.trained):
         return replace(record, summary=None)

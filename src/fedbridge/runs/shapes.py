@@ -1,9 +1,9 @@
 """What the files of a run and of a comparison hold: entries that are relied on, and their kinds.
 
 Folders are passed on, edited and damaged. A file is checked when it is read, so that whoever looks
-at a record need not ask again whether a number is one. A kind is a type, a list of one kind, a
-record of named kinds (``?`` for an entry that may be missing), a map of any names to one kind
-(``{str: kind}``), or a tuple of alternatives.
+at a record need not ask again whether a number is one. A kind is a type, a list of any length
+(``[kind]``) or of these kinds, a record of named kinds (``?`` for an entry that may be missing), a
+map of any names to one kind (``{str: kind}``), or a tuple of alternatives.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ ROUND: Kind = {
 }
 SUMMARY: Kind = {
     **_of(int, "rounds n_test n_target? parameters?"),
-    **_of(NUMBER, "accuracy auc score accuracy_last? balanced_accuracy? loss? seconds?"),
-    "accuracy_interval": ([float], None),
+    **_of(NUMBER, "accuracy auc score accuracy_last? balanced_accuracy? loss?"),
+    "accuracy_interval": ([float, float], None),
     "stopped_early": bool,
+    "seconds?": float,
     "n_sources?": {str: int},
     "notes?": [str],
 }
@@ -90,9 +91,11 @@ def misfit(value: object, kind: Kind) -> str | None:
         found = [misfit(value, one) for one in kind]
         return None if None in found else found[0]
     if isinstance(kind, list):
-        if not isinstance(value, list):
+        if not isinstance(value, list) or len(kind) not in (1, len(value)):
             return ""
-        return next((wrong for item in value if (wrong := misfit(item, kind[0])) is not None), None)
+        kinds = kind * len(value) if len(kind) == 1 else kind
+        each = (misfit(item, one) for item, one in zip(value, kinds, strict=True))
+        return next((wrong for wrong in each if wrong is not None), None)
     if isinstance(kind, dict):
         return _misfit_of_record(value, kind)
     return None if _is(value, kind) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from io import StringIO
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from fedbridge.data.images.preprocessing import (
 )
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
-from fedbridge.federation.settings import OBJECT_MODEL
+from fedbridge.federation.settings import MANY, OBJECT_MODEL
 from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
@@ -34,6 +35,9 @@ from fedbridge.training.trainer import PREDICTION_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+LARGEST_MODEL = 10**10
+"""Inputs times outputs: a folder does not decide how much memory is asked for."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +175,16 @@ def load_model(
             f"--model module:function."
         )
     n_classes = described.get("n_classes")
-    names = described.get("class_names") or [str(k) for k in range(n_classes or 0)]
+    names = described.get("class_names") or list(map(str, range(min(n_classes or 0, MANY))))
     shape = tuple(described["input_shape"])
+    sizes = (described["outputs"], *shape)
+    wrong = n_classes is not None and not n_classes == len(names) == described["outputs"]
+    if wrong or min(sizes) < 1 or prod(sizes) > LARGEST_MODEL:
+        raise RunFolderError(
+            f"Expected a model of sensible sizes in {str(folder.path / 'config.toml')!r}, but it "
+            f"has inputs {shape}, {described['outputs']} outputs and {len(names)} class names: "
+            f"restore the file."
+        )
     architecture = _trusted(without_weights(described["name"]), model, run_dir)
     plain = build_model(architecture, _stand_in(shape, described["outputs"], n_classes))
     weights = folder.path / "model.safetensors"
