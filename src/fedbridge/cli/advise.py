@@ -19,26 +19,11 @@ if TYPE_CHECKING:
     from fedbridge.evaluation.intervals import Interval
 
 BARS = "▁▂▃▄▅▆▇█"
-HELP = """\
-Is joining worth it? Which partners help, which hurt, and which rule to use?
-
-Measures all sites once, after a few rounds of the sources, and predicts the error of the update
-that every rule would make; a short trial on the target's own rows is the second evidence. TASK and
-options are those of `fedbridge run`. The folder of a run works too: its last rounds speak then.
-Writes nothing unless --out says where. When the evidence is too thin, it says so and recommends
-`auto`.
-
-examples:
-  fedbridge advise hospitals.csv --site-column hospital --label-column disease --target Northgate
-  fedbridge advise digits-noise --noise 0.3 --samples 30,100,300
-  fedbridge advise runs/digits-noise-target-fedda-joint-0 --json
-"""
 
 
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
-    short = "is joining worth it, who helps, which rule"
-    parser = shared.add_command(commands, "advise", advise_command, short, HELP, open_options=True)
+    parser = shared.add_command(commands, "advise", advise_command, open_options=True)
     parser.add_argument("task", metavar="TASK|RUN_DIR")
     parser.add_argument("--target", help="the site that asks")
     parser.add_argument(

@@ -17,37 +17,11 @@ if TYPE_CHECKING:
     from fedbridge.runs.comparison import Comparison
 
 ALL = "all"
-HELP = """\
-Compare methods over targets and seeds; source-only, target-only and the matched control are added.
-
-Run the same command again to go on after a stop: finished runs are kept. Targets, methods and
-seeds may be added to a comparison. Options of tasks, runs and methods as in `fedbridge run`; every
-method gets those that it has.
-
-examples:
-  fedbridge compare digits-contrast --methods fedavg,fedda,auto --seeds 5 --rounds 20
-  fedbridge compare digits-noise --methods all --seeds 3 --rounds 30
-  fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 0,1,2 --out runs/h
-  fedbridge compare digits-noise --methods fedda,fedgp,auto --vary noise=0,0.2,0.4,0.6
-  fedbridge compare digits-noise --methods fedda,fedgp --vary beta=0,0.25,0.5,0.75,1
-"""
-
-DEMO_HELP = """\
-All rules on embedded handwritten digits under three shifts, in under a minute and without network.
-
-A second `fedbridge demo` shows the finished table at once; seeds may be added. With another number
-of rounds name another folder with --out.
-
-examples:
-  fedbridge demo
-  fedbridge demo --seeds 5 --out runs/my-demo --json
-"""
 
 
 def add_demo(commands: shared.Commands) -> None:
     """``fedbridge demo`` and its arguments."""
-    short = "all rules on embedded data, in a minute"
-    parser = shared.add_command(commands, "demo", demo_command, short, DEMO_HELP)
+    parser = shared.add_command(commands, "demo", demo_command)
     parser.add_argument("--rounds", type=int, help="rounds of every run")
     parser.add_argument(
         "--seeds", type=shared.seeds, default=range(3), help="how many, or a list 0,1,2"
@@ -57,9 +31,7 @@ def add_demo(commands: shared.Commands) -> None:
 
 def add(commands: shared.Commands) -> None:
     """``fedbridge compare`` and its arguments."""
-    parser = shared.add_command(
-        commands, "compare", compare_command, "methods x targets x seeds", HELP, open_options=True
-    )
+    parser = shared.add_command(commands, "compare", compare_command, open_options=True)
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--targets", help="all, or names separated by commas")
     parser.add_argument("--target", action="append", help="one name as it is; may be repeated")

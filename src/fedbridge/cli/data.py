@@ -18,55 +18,13 @@ if TYPE_CHECKING:
     from fedbridge.data.store.download import Fetched
     from fedbridge.data.store.verify import CheckReport
 
-HELP = """\
-Data sets of the built-in tasks, and pretrained weights: list them, fetch them, check them.
-
-They lie in the folder that FEDBRIDGE_DATA names, by default in the user's cache.
-
-examples:
-  fedbridge data list
-  fedbridge data fetch fashion-mnist heart
-  fedbridge data check all
-"""
-LIST_HELP = """\
-All data sets with domains, sites, sizes, licence, citation, and where they are on disk.
-
-examples:
-  fedbridge data list
-  fedbridge data list --json
-"""
-FETCH_HELP = """\
-Fetch data sets from their official places, check their content and put them in place.
-
-A data set that is there and correct is left alone. A broken download goes on where it stopped when
-the same command is run again. `all` is about 30 GB, and for a while twice that on disk.
-
-examples:
-  fedbridge data fetch heart
-  fedbridge data fetch fashion-mnist mnist --dir ~/data
-  fedbridge data fetch pacs --force
-"""
-CHECK_HELP = """\
-Read the files of data sets and compare them with what is published: content, domains, counts.
-
-The exit status is 0 when all is well and 1 when something is wrong. `all` stands for those that
-are on disk.
-
-examples:
-  fedbridge data check heart
-  fedbridge data check all --json
-"""
-
 
 def add(commands: shared.Commands) -> None:
     """The three commands and their arguments."""
-    family = commands.add_parser("data", help="list, fetch and check data sets", description=HELP)
-    own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    shared.add_command(own, "list", list_command, "all data sets", LIST_HELP)
-    fetch = shared.add_command(own, "fetch", fetch_command, "get data sets", FETCH_HELP)
-    check = shared.add_command(
-        own, "check", check_command, "compare with what is published", CHECK_HELP
-    )
+    own = shared.add_family(commands, "data")
+    shared.add_command(own, "data list", list_command)
+    fetch = shared.add_command(own, "data fetch", fetch_command)
+    check = shared.add_command(own, "data check", check_command)
     for parser in (fetch, check):
         parser.add_argument("names", metavar="NAME", nargs="+", help="see `fedbridge data list`")
         parser.add_argument(
@@ -88,7 +46,7 @@ def list_command(args: Namespace) -> int:
         shared.write_json({"folder": str(data_root()), "data_sets": content})
     else:
         shared.results().print(catalogue_table(CATALOGUE.values()))
-        _print([f"folder: {data_root()}"])
+        shared.say(f"folder: {data_root()}")
     return 0
 
 
@@ -113,7 +71,7 @@ def fetch_command(args: Namespace) -> int:
         there = [{**one.report.to_json(), "already_there": one.already_there} for one in done]
         shared.write_json({"ok": not failed, "data_sets": there, "failed": failed})
     else:
-        _print(line for one in done for line in fetched_lines(one))
+        shared.say(*(line for one in done for line in fetched_lines(one)))
     for message in failed.values():
         shared.complain(f"error: {message}", shared.FAILED)
     return shared.FAILED if failed else 0
@@ -135,16 +93,10 @@ def check_command(args: Namespace) -> int:
     if args.json:
         shared.write_json({"ok": ok, "data_sets": [report.to_json() for report in reports]})
     elif reports:
-        _print(line for report in reports for line in checked_lines(report))
+        shared.say(*(line for report in reports for line in checked_lines(report)))
     else:
-        _print([f"no data set is in {str(root)!r}"])
+        shared.say(f"no data set is in {str(root)!r}")
     return 0 if ok else shared.FAILED
-
-
-def _print(lines: Iterable[str]) -> None:
-    console = shared.results()
-    for line in lines:
-        console.print(line, soft_wrap=True)
 
 
 @contextmanager

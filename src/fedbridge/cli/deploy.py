@@ -32,116 +32,33 @@ STYLES: dict[FindingState, str] = {
     "problem": "bold red",
 }
 
-HELP = """\
-Run a federation over a network with Flower: one coordinator, and a node at every site.
-
-`init` writes a folder with all that is needed and a RUNBOOK.md that says what to do with it.
-
-examples:
-  fedbridge deploy init --sites north,south --target east --host link.example.org
-  fedbridge deploy check deployment
-"""
-INIT_HELP = """\
-Write the folder of a deployment: the Flower app, certificates, and a folder for every site.
-
-Options of the run and of the method (--lr, --batch-size, --beta ...) are given as in
-`fedbridge run`, and so are --n-target and --test-fraction of the target's data.
-
-examples:
-  fedbridge deploy init --sites north,south --target east --host link.example.org
-  fedbridge deploy init --sites A,B,C --target D --label-column disease --columns age,sex --lr 0.05
-"""
-CHECK_HELP = """\
-Check a deployment's folder at the coordinator, or a site's folder at the site.
-
-At a site: settings, certificate, key, data file and link; describes the data in description.json.
-At the coordinator: certificates, keys, versions, link, registered and online nodes; and, when all
-descriptions are there, whether the sites agree, which it writes into the app as schema.json.
-The exit status is 0 when all is in order and 2 when something is not.
-
-examples:
-  fedbridge deploy check deployment
-  fedbridge deploy check sites/north --json
-"""
-RENEW_HELP = """\
-Replace the certificate of the link; sites need nothing new. Restart the link afterwards.
-
-Within 30 days of the authority's own end, or with --authority, a new authority is made as well.
-Both are trusted from then on by whoever has the new ca.crt: give it to every site, then renew
-once more, and the link changes over to the new authority.
-
-examples:
-  fedbridge deploy renew deployment
-  fedbridge deploy renew deployment --authority --days 90
-"""
-KEY_HELP = """\
-Make a pair of keys at a site, so that nobody else ever has the private one.
-
-examples:
-  fedbridge deploy key sites/north
-"""
-LINK_HELP = """\
-Start Flower's link at the coordinator, until Ctrl-C; none of its processes is left.
-
-examples:
-  fedbridge deploy link deployment
-  fedbridge deploy link deployment --print
-"""
-REGISTER_HELP = """\
-Register the keys of all sites with the running link, once; those that it knows are left alone.
-
-examples:
-  fedbridge deploy register deployment
-  fedbridge deploy register deployment --print
-"""
-NODE_HELP = """\
-Start a site's node, until Ctrl-C; none of its processes is left.
-
-examples:
-  fedbridge deploy node sites/north
-  fedbridge deploy node . --print
-"""
-RUN_HELP = """\
-Run the deployment's app and show what it says, until it ends; a stopped run goes on where it was.
-
-Ctrl-C stops showing, not the run: the runbook says how to stop it.
-
-examples:
-  fedbridge deploy run deployment
-  fedbridge deploy run deployment --print
-"""
-
 
 def add(commands: shared.Commands) -> None:
     """The commands and their arguments."""
-    family = commands.add_parser("deploy", help="a federation of real sites", description=HELP)
-    own = family.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    own = shared.add_family(commands, "deploy")
     _add_init(own)
     whole, one = "a deployment's folder", "a site's folder"
     either = "a deployment's folder, or a site's"
-    parser = _add(own, "check", check_command, "is everything in order?", CHECK_HELP, either)
+    parser = _add(own, "check", check_command, either)
     parser.add_argument("--no-counts", action="store_true", help="describe without numbers of rows")
     for parser in (
-        _add(own, "link", link_command, "start the link", LINK_HELP, whole),
-        _add(own, "register", register_command, "register the sites' keys", REGISTER_HELP, whole),
-        _add(own, "run", run_command, "run the app", RUN_HELP, whole),
-        _add(own, "node", node_command, "start a site's node", NODE_HELP, one),
+        _add(own, "link", link_command, whole),
+        _add(own, "register", register_command, whole),
+        _add(own, "run", run_command, whole),
+        _add(own, "node", node_command, one),
     ):
         parser.add_argument(
             "--print", action="store_true", help="show the Flower command and do nothing"
         )
-    renewing = "new certificates"
-    parser = _add(own, "renew", renew_command, renewing, RENEW_HELP, whole)
+    parser = _add(own, "renew", renew_command, whole)
     parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
     parser.add_argument("--authority", action="store_true", help="also a new authority")
-    _add(own, "key", key_command, "make a site's key at the site", KEY_HELP, one)
+    _add(own, "key", key_command, one)
 
 
-def _add(
-    own: shared.Commands, name: str, command: shared.Command, short: str, text: str, folder: str
-) -> shared.Parser:
+def _add(own: shared.Commands, name: str, command: shared.Command, folder: str) -> shared.Parser:
     """A command that works on a folder."""
-    parser = shared.add_command(own, name, partial(_with_flower, command), short, text)
+    parser = shared.add_command(own, f"deploy {name}", partial(_with_flower, command))
     parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser
 
@@ -166,8 +83,7 @@ def _with_flower(command: shared.Command, args: Namespace) -> int:
 
 def _add_init(own: shared.Commands) -> None:
     command = partial(_with_flower, init_command)
-    short = "write a deployment's folder"
-    parser = shared.add_command(own, "init", command, short, INIT_HELP, open_options=True)
+    parser = shared.add_command(own, "deploy init", command, open_options=True)
     parser.add_argument("--sites", required=True, help="the sources, separated by commas")
     parser.add_argument("--target", required=True, help="the site that adapts")
     parser.add_argument(
@@ -320,7 +236,7 @@ def register_command(args: Namespace) -> int:
     plan = deployment.plan()
     if args.print:
         commands = [register_command(deployment, site) for site in plan.sites]
-        return _say([shown(commands, deployment.flower_home)])
+        return shared.say(shown(commands, deployment.flower_home))
     new = register_sites(deployment, plan)
     said = [f"{site}: {'registered' if site in new else 'known'}" for site in plan.sites]
     return _tell(args, {"registered": new, "sites": list(plan.sites)}, said)
@@ -333,7 +249,7 @@ def run_command(args: Namespace) -> int:
 
     deployment = Deployment(args.folder.absolute())
     if args.print:
-        return _say([shown([run_command(deployment)], deployment.flower_home)])
+        return shared.say(shown([run_command(deployment)], deployment.flower_home))
     plan = deployment.plan()
     run_id = start_run(deployment, plan, _to_stderr)
     state = follow_run(deployment, plan, run_id, _to_stderr)
@@ -349,7 +265,7 @@ def _run(args: Namespace, command: Sequence[str], home: Path, log: Path) -> int:
     from fedbridge.deploy.running import run_until_stopped, shown
 
     if args.print:
-        return _say([shown([command], home)])
+        return shared.say(shown([command], home))
     return run_until_stopped(command, home, log, _to_stderr)
 
 
@@ -358,12 +274,7 @@ def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> 
     if args.json:
         shared.write_json(content)
         return 0
-    return _say(lines)
-
-
-def _say(lines: Iterable[str]) -> int:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0
+    return shared.say(*lines)
 
 
 def _to_stderr(text: str) -> None:

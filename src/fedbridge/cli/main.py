@@ -22,7 +22,7 @@ from fedbridge.cli import (
     run,
     watch,
 )
-from fedbridge.cli.shared import FAILED, Parser, add_debug, complain
+from fedbridge.cli.shared import FAILED, HELP, Parser, add_debug, complain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,15 +33,6 @@ NO_MEMORY = (
     "Expected enough memory for the model and the data, but there is not: make one of them, or the "
     "batches, smaller."
 )
-HELP = """\
-Data-rich sites help one data-poor site to a good model, and no data moves.
-
-examples:
-  fedbridge demo
-  fedbridge advise hospitals.csv --site-column hospital --label-column disease --target Northgate
-  fedbridge run hospitals.csv --site-column hospital --label-column disease --target Northgate
-  fedbridge compare hospitals.toml --targets all --methods auto,fedgp --seeds 3 --out runs/h
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +72,7 @@ def _lacks_memory(error: Exception) -> bool:
 
 def build_parser() -> Parser:
     """All commands with their arguments."""
-    parser = Parser(prog="fedbridge", description=HELP)
+    parser = Parser(prog="fedbridge", description=HELP["fedbridge"]["text"])
     parser.add_argument("--version", action="version", version=f"fedbridge {__version__}")
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

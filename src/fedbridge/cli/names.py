@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """Both commands."""
-    add_command(commands, "methods", methods_command, "list all methods")
-    add_command(commands, "tasks", tasks_command, "list all built-in tasks")
+    add_command(commands, "methods", methods_command)
+    add_command(commands, "tasks", tasks_command)
 
 
 def methods_command(args: Namespace) -> int:

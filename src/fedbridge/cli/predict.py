@@ -10,23 +10,10 @@ from fedbridge.cli import shared
 if TYPE_CHECKING:
     from argparse import Namespace
 
-HELP = """\
-Predict for new data with the model of a finished run and its saved preprocessing.
-
-NEW_DATA is of the kind that the run was trained on: a .csv, an .npz with X, an image or a folder of
-images. Writes a CSV with the row, the prediction and a probability per class, to stdout by default.
-
-examples:
-  fedbridge predict runs/hospitals-Northgate-auto-0 new_patients.csv --out predictions.csv
-  fedbridge predict runs/photos new_photos/ --json
-  fedbridge predict runs/own new.csv --model my_model:small_net
-"""
-
 
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
-    short = "predictions with a finished run"
-    parser = shared.add_command(commands, "predict", predict_command, short, HELP)
+    parser = shared.add_command(commands, "predict", predict_command)
     parser.add_argument("run_dir", metavar="RUN_DIR", type=shared.place)
     parser.add_argument("new_data", metavar="NEW_DATA", type=shared.place)
     parser.add_argument("--out", type=shared.place, metavar="FILE", help="CSV to write")

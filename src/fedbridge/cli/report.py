@@ -10,21 +10,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from pathlib import Path
 
-HELP = """\
-Write report.html, one self-contained page, for the folder of a run or of a comparison, also of an
-unfinished one. With --figures every chart is saved as SVG and PNG too, with --tables every table as
-CSV, Markdown and LaTeX (booktabs).
-
-examples:
-  fedbridge report runs/demo
-  fedbridge report runs/demo --figures paper/figures --tables paper/tables
-"""
-
 
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
-    short = "HTML page of a run or comparison, figures and tables for a paper"
-    parser = shared.add_command(commands, "report", report_command, short, HELP)
+    parser = shared.add_command(commands, "report", report_command)
     parser.add_argument("folder", metavar="DIR", type=shared.place)
     parser.add_argument(
         "--out", metavar="FILE", type=shared.place, help="page (default: DIR/report.html)"

@@ -16,32 +16,10 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured"
 """The target was not there, or keeps its measures to itself."""
 
-HELP = """\
-Train a model for the target with the help of the sources.
-
-TASK is a built-in name (see `fedbridge tasks`), a .csv with a site column, a folder
-domain/class/*.png, a folder of domain.npz or of one .csv per site, or a task .toml.
-
-Any other option of the task (--n-target, --noise, --site-column, --label-column, --image-size ...),
-of the run (--model, --lr, --batch-size, --epochs, --warmup, --evidence, --device ...) or of the
-method (--beta, --match ...), and with --engine flower of the network (--timeout, --encoding,
---norm-bound, --dp-clip, --dp-noise ...) is given as `--option value` or `--set option=value`;
-lists as 0.1,0.2.
-
-examples:
-  fedbridge run digits-noise --noise 0.3 --method auto --rounds 20
-  fedbridge run hospitals.csv --site-column hospital --label-column disease --target Northgate
-  fedbridge run photos/ --target sketch --image-size 32 --model cnn --rounds 30 --out runs/sketch
-  fedbridge run digits-noise --method fedgp --beta 0.3 --out runs/a --resume
-  fedbridge run digits-noise --engine flower --rounds 5
-"""
-
 
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
-    parser = shared.add_command(
-        commands, "run", run_command, "train a model for the target", HELP, open_options=True
-    )
+    parser = shared.add_command(commands, "run", run_command, open_options=True)
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--target", help="the site that adapts")
     parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")

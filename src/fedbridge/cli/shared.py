@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from contextlib import contextmanager, redirect_stdout
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -174,11 +176,28 @@ def _number(text: str) -> int | float | None:
     return None
 
 
-def add_command(
-    commands: Commands, name: str, command: Command, short: str, text: str = "", **more: Any
-) -> Parser:
-    """A parser for one command, with what every command has."""
-    parser = commands.add_parser(name, help=short, description=text or short, **more)
+HELP: dict[str, dict[str, str]] = tomllib.loads(
+    resources.files("fedbridge.cli").joinpath("help.toml").read_text(encoding="utf-8")
+)
+"""What ``--help`` says, by the words of a command."""
+
+
+def _add_parser(commands: Commands, words: str, **more: Any) -> Parser:
+    said = HELP[words]
+    text = said.get("text", said["short"])
+    name = words.rpartition(" ")[2]
+    return commands.add_parser(name, help=said["short"], description=text, **more)
+
+
+def add_family(commands: Commands, name: str) -> Commands:
+    """Where the commands of a family are added."""
+    family = _add_parser(commands, name)
+    return family.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def add_command(commands: Commands, words: str, command: Command, **more: Any) -> Parser:
+    """A parser for one command, with what every command has; ``words`` as in ``data fetch``."""
+    parser = _add_parser(commands, words, **more)
     parser.set_defaults(command=command)
     add_debug(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -226,9 +245,10 @@ def results() -> Console:
     return console(width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 
 
-def say(*lines: object) -> None:
-    """Plain lines on stdout."""
+def say(*lines: object) -> int:
+    """Plain lines on stdout; all is well."""
     sys.stdout.write("".join(f"{plain(str(line))}\n" for line in lines))
+    return 0
 
 
 def progress_bar(*columns: ProgressColumn, quiet: bool) -> Progress:

@@ -24,21 +24,11 @@ MOST_LINES = 8
 """Runs or settings listed at a time: the view must fit a terminal."""
 BAR_WIDTH = 40
 ORDER = ("done", "running", "interrupted", "waiting", "failed", "does not apply")
-HELP = """\
-Show how far a run or comparison is, from its files alone: what is done, running and failed, who
-leads, how long it will take. In a terminal it keeps looking until the end (leave with Ctrl-C;
-nothing stops by that); elsewhere it looks once.
-
-examples:
-  fedbridge watch runs/h
-  fedbridge watch runs/h --once
-"""
 
 
 def add(commands: Commands) -> None:
     """The command and its arguments."""
-    short = "how far a run or comparison is"
-    parser = add_command(commands, "watch", watch_command, short, HELP)
+    parser = add_command(commands, "watch", watch_command)
     parser.add_argument("folder", metavar="DIR", type=place)
     parser.add_argument("--once", action="store_true", help="look once")
     add_unchecked(parser)

@@ -75,13 +75,7 @@ GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
 """What belongs to one run and not to a task."""
 
 
-def _adapt(name: str, entry: object) -> TaskFactory:
-    if not callable(entry):
-        raise DataError(f"Expected task {name!r} to be a function of `target`, `seed` and options.")
-    return cast("TaskFactory", entry)
-
-
-registry: Registry[TaskFactory] = Registry("task", "fedbridge.tasks", _adapt)
+registry: Registry[TaskFactory] = Registry("task", "fedbridge.tasks")
 for _shift in get_args(ShiftName):
     registry.add(f"digits-{_shift}", partial(digits_task, shift=_shift))
 registry.add("rbf", rbf_task)
