@@ -81,3 +81,8 @@ def test_names_of_options_are_known_and_the_nearest_is_suggested():
     )
     with pytest.raises(UnknownOptionError, match=told):
         check_known(["lr", "step"], ("lr", "steps"), "the run")
+
+
+def test_a_whole_number_that_no_float_can_hold_is_refused():
+    with pytest.raises(OptionError, match="`lr` to be a number above 0"):
+        check_number("lr", 10**400, above=0)

@@ -57,6 +57,7 @@ class Case:
         writes: paths below the case's folder that may be written.
         statuses: exit statuses that are right.
         check: what is wrong with the answer besides, if anything.
+        logs: stderr is the log of a site, which quotes what came, with tracebacks.
     """
 
     what: str
@@ -64,6 +65,7 @@ class Case:
     writes: tuple[str, ...] = ()
     statuses: tuple[int, ...] = (0, 2)
     check: Callable[[Answer], str | None] = field(default=lambda answer: None)
+    logs: bool = False
 
 
 Kind = Callable[[random.Random, Path], Case]
@@ -158,8 +160,7 @@ def judge(case: Case, answer: Answer, before: dict[str, str], after: dict[str, s
         return [f"hung for more than {SECONDS:g} seconds"]
     wrong = []
     said = answer.err.strip().splitlines()
-    words = isinstance(case.do, list)  # a site's own log may hold tracebacks
-    if answer.status == CRASHED or (words and _BUG.search(answer.err)):
+    if answer.status == CRASHED or (not case.logs and _BUG.search(answer.err)):
         wrong.append(f"raised {said[-1]}")
     elif answer.status not in case.statuses:
         wrong.append(f"ended with {answer.status}: {said[-1:] or ['nothing said']}")
@@ -167,7 +168,7 @@ def judge(case: Case, answer: Answer, before: dict[str, str], after: dict[str, s
         wrong.append(f"refused without one error: {answer.err!r}")
     if answer.megabytes > MEGABYTES:
         wrong.append(f"took {answer.megabytes:.0f} MB")
-    for name, text in (("stdout", answer.out), ("stderr", answer.err)):
+    for name, text in (("stdout", answer.out), ("stderr", "" if case.logs else answer.err)):
         if found := CONTROL.search(text):
             wrong.append(f"wrote {found[0]!r} to {name}")
     for path in sorted(before.keys() | after.keys()):

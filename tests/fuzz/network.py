@@ -105,7 +105,7 @@ def replies(rng: random.Random, place: Path) -> Case:
         model = _federation(place, method, which, spoil, out=place / "run").model
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
-    return Case(f"{method}, site {which}, {chance:.0%}", do, writes=("memory", "run"))
+    return Case(f"{method}, site {which}, {chance:.0%}", do, writes=("memory", "run"), logs=True)
 
 
 def requests(rng: random.Random, place: Path) -> Case:
@@ -127,4 +127,5 @@ def requests(rng: random.Random, place: Path) -> Case:
         f"{method}, site {which}",
         lambda: _federation(place, method, which, spoil),
         writes=("memory",),
+        logs=True,
     )

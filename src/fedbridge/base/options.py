@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
@@ -40,7 +41,10 @@ def check_number(
     below: float | None = None,
 ) -> float:
     """A finite number from ``least``, or ``above`` it, to ``most``, or ``below`` it."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # a whole number too large to be one is none either
+            number = float(value)
     if (
         math.isfinite(number)
         and (least is None or number >= least)
