@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 import fedbridge as fb
-from fedbridge.engines import LocalEngine
+from fedbridge.engines.local import LocalEngine
 from fedbridge.training.job import TARGET, ClientResult
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from small import blobs, federation
 from torch import nn
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.engines import LocalEngine, WorkerEngine, make_engine
+from fedbridge.engines.local import LocalEngine
+from fedbridge.engines.workers import WorkerEngine, make_engine
 from fedbridge.training.job import Job, LocalPlan
 
 
