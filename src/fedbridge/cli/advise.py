@@ -6,17 +6,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbridge.base.text import one_line
 from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Group, RenderableType
-    from rich.table import Table
 
     from fedbridge.advice.verdict import Advice
     from fedbridge.evaluation.intervals import Interval
+    from fedbridge.report.tables import Table
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -86,9 +87,11 @@ def show_advice(advice: Advice) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    from fedbridge.report.tables import to_terminal
+
     parts: list[RenderableType] = [Text(advice.verdict, "bold"), Text("")]
     if advice.sigma2 is not None:
-        parts += [_partners(advice), _rules(advice)]
+        parts += [to_terminal(table, titled=True) for table in _tables(advice)]
     if advice.losses is not None:
         parts.append(Text(loss_line(advice)))
     if advice.curve:
@@ -98,42 +101,40 @@ def show_advice(advice: Advice) -> Group:
     return Group(*parts)
 
 
-def _partners(advice: Advice) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    title = f"Partners of {advice.target} (95% intervals)"
-    table = Table(title=Text(title), title_justify="left")
-    for heading in ("partner", "rows", "distance²/noise", "cosine", "best weight", "it"):
-        table.add_column(
-            heading, justify="left" if heading in ("partner", "it") else "right", overflow="fold"
-        )
-    for partner in advice.partners:
-        table.add_row(
-            Text(partner.name),
-            "" if partner.samples is None else str(partner.samples),
-            _with_interval(partner.ratio),
-            _with_interval(partner.cosine),
-            _with_interval(partner.weight),
-            partner.role,
-        )
-    return table
-
-
-def _rules(advice: Advice) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
+def _tables(advice: Advice) -> Iterator[Table]:
+    """How far the partners are, and what the rules would make of them."""
     from fedbridge.advice.verdict import with_range
+    from fedbridge.report.tables import Column, Table
 
-    table = Table(title=Text("Predicted error of the update"), title_justify="left")
-    table.add_column("rule")
-    table.add_column("of training alone", justify="right")
-    table.add_column("")
-    for rule in advice.rules:
-        marks = (_remark(rule.rule, advice), "at most" if rule.bound else "")
-        table.add_row(Text(rule.rule), with_range(rule.relative), ", ".join(filter(None, marks)))
-    return table
+    named = [Column("partner"), Column("rows", "number", digits=0)]
+    measured = [Column(name, "number") for name in ("distance²/noise", "cosine", "best weight")]
+    yield Table(
+        "partners",
+        f"Partners of {one_line(advice.target)} (95% intervals)",
+        (*named, *measured, Column("it")),
+        tuple(
+            (
+                partner.name,
+                "" if partner.samples is None else partner.samples,
+                *map(_with_interval, (partner.ratio, partner.cosine, partner.weight)),
+                partner.role,
+            )
+            for partner in advice.partners
+        ),
+    )
+    yield Table(
+        "rules",
+        "Predicted error of the update",
+        (Column("rule"), Column("of training alone", "number"), Column("")),
+        tuple(
+            (
+                rule.rule,
+                with_range(rule.relative),
+                ", ".join(filter(None, (_remark(rule.rule, advice), "at most" * rule.bound))),
+            )
+            for rule in advice.rules
+        ),
+    )
 
 
 def _remark(rule: str, advice: Advice) -> str:
