@@ -11,7 +11,15 @@ from small import blobs
 
 import fedbridge as fb
 from fedbridge.data.site_package import load_site, save_site, sites_of
-from fedbridge.flower.messages import RequestError, RunSpec, job_of_json, jobs_to_json, read
+from fedbridge.flower.client import discreet
+from fedbridge.flower.messages import (
+    RequestError,
+    RunSpec,
+    SiteError,
+    job_of_json,
+    jobs_to_json,
+    read,
+)
 from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
@@ -58,10 +66,21 @@ class TestOrders:
         with pytest.raises(RequestError, match="rows"):
             jobs_to_json([Job(1, LocalPlan(), 0, rows=torch.arange(3))])
 
-    @pytest.mark.parametrize("text", ["", "[]", "{", "7"])
+    @pytest.mark.parametrize("text", ["", "[]", "{", "7", "[" * 100_000], ids=range(5))
     def test_what_is_no_object_is_refused(self, text):
         with pytest.raises(RequestError):
             read(text)
+
+
+def test_what_went_wrong_stays_at_the_site_and_its_terminal_obeys_nothing(caplog):
+    def handle(message, context):
+        raise ValueError("row 3: \x1b[2J")
+
+    with pytest.raises(SiteError) as told:
+        discreet(handle)(None, None)
+    assert "row 3" not in str(told.value)
+    assert "row 3" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 class TestASiteRefuses:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedbridge.base.errors import DataError, FedbridgeError
-from fedbridge.base.files import write_atomically
+from fedbridge.base.files import parse_json, read_text, write_atomically
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
 from fedbridge.deploy.folders import (
@@ -452,7 +452,7 @@ def read_description(path: Path) -> Description:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
-        return _description(json.loads(path.read_text(encoding="utf-8")))
+        return _description(parse_json(read_text(path)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DeploymentError(
             f"Expected a site's description in {str(path)!r}, but it cannot be used ({error}): "

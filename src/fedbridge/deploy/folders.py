@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.schema import Reading, column_names
@@ -117,7 +118,7 @@ class DeploymentPlan:
     def from_json(cls, text: str) -> DeploymentPlan:
         """Read what :meth:`to_json` wrote, and refuse anything else."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if content.pop("format") != FORMAT:
                 raise ValueError("it has another format")
             reading = content.pop("reading")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from flwr.clientapp import ClientApp
 from fedbridge._version import __version__
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import file_name
+from fedbridge.base.text import plain
 from fedbridge.core.blocks import Blocks, buffer_copies, parameter_vector
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
@@ -139,7 +141,7 @@ def discreet(handle: Handler) -> Handler:
         except messages.RequestError:
             raise
         except Exception as error:
-            log.exception("a message could not be answered")
+            log.error("a message could not be answered:\n%s", plain(format_exc()))
             raise messages.SiteError(messages.only_kind(error)) from None
 
     return handled

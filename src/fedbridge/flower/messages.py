@@ -13,7 +13,6 @@ works with one flat vector and buffers apart. The layout is the dictionary betwe
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 
 from fedbridge import methods
 from fedbridge.base.errors import FedbridgeError, ShapeError
+from fedbridge.base.files import parse_json
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.federation.settings import OFF, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
@@ -143,7 +143,7 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
 def read(text: object) -> dict[str, Any]:
     """JSON of a message as a dictionary."""
     try:
-        content = json.loads(str(text))
+        content = parse_json(str(text))
     except ValueError as error:
         raise RequestError(f"Expected JSON in the message, but got {error}.") from error
     if not isinstance(content, dict):
