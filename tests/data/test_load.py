@@ -176,7 +176,6 @@ class TestTaskFile:
             ),
             ('[task]\npath = "."\ncolumns = 3', OptionError, "names of columns, but got 3"),
             ("x = " + "[" * 5000, DataError, "cannot be read"),
-            ("#" * 2**20 + "#", DataError, "more than 1,048,576 bytes"),
         ],
     )
     def test_a_file_that_says_something_else_is_refused(self, write, content, error, message):

@@ -75,13 +75,14 @@ def readable_size(path: Path) -> int:
 
 def check_fits(size: int) -> int:
     """A number of bytes that may be allocated to read something: half of this machine's memory."""
-    if size > _memory() // 2:
+    if size > machine_memory() // 2:
         raise OSError(f"its {size:,} bytes do not fit into half of this machine's memory")
     return size
 
 
 @cache
-def _memory() -> int:
+def machine_memory() -> int:
+    """Bytes of memory in this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not every system tells

@@ -7,9 +7,7 @@ is made: whoever holds one may rely on it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -23,6 +21,7 @@ from fedbridge.base.errors import (
     UnknownTargetError,
     nearest,
 )
+from fedbridge.base.files import machine_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -331,13 +330,6 @@ def check_memory(needed: float, what: str, advice: str) -> None:
             f"Expected data that fit into memory, {memory / GIGABYTE:,.1f} GB, but {what} would "
             f"take {needed / GIGABYTE:,.1f} GB: {advice}."
         )
-
-
-def machine_memory() -> float:
-    """Bytes of memory in this machine, where the system says so."""
-    if not hasattr(os, "sysconf"):
-        return inf
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_the_seed_decides():
         ({"diff": "far"}, OptionError, "`diff`.*but got 'far'"),
         ({"diff": [0.1, 0.2], "n_sources": 3}, OptionError, "got 2 for 3 sources"),
         ({"diff": []}, OptionError, "one per source, but got 0"),
-        ({"n_sources": 0}, OptionError, "`n_sources`.*at least 1"),
+        ({"n_sources": 0}, OptionError, "`n_sources`.*from 1 to 1000"),
         ({"n_target": 5001}, DataError, "5000 training rows"),
         ({"target": "source 1"}, UnknownNameError, "leave `target` out"),
     ],

@@ -138,7 +138,7 @@ def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path
     file = tmp_path / "large.csv"
     with file.open("wb") as stream:
         stream.truncate(2**40)
-    with pytest.raises(DataError, match=r"large\.csv' would take 17,592\.2 GB: leave columns"):
+    with pytest.raises(DataError, match=r"large\.csv'.* do not fit into half"):
         read_csv(file)
 
 
