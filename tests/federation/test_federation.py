@@ -243,10 +243,18 @@ def test_the_bound_is_off_by_a_word_and_says_what_else_it_can_be(monkeypatch):
         fb.run(blobs(), "fedavg", 1, **QUICK, norm_ratio=0.5)
 
 
-def test_where_two_cannot_be_compared_the_model_is_the_measure(monkeypatch):
-    spoilt(monkeypatch, 1, lambda vector: vector.sign() * 1e30)
+@pytest.mark.parametrize("change", [lambda v: 1e4 * v, lambda v: v.sign() * 1e30])
+def test_a_single_source_is_compared_with_the_target(monkeypatch, change):
+    spoilt(monkeypatch, 1, change)
     (line,) = fb.run(blobs(sources=1), "fedavg", 1, **QUICK).history
-    assert line["failures"] == {
+    assert list(line["failures"]) == ["site 0"]
+    assert "times as long as the target's" in line["failures"]["site 0"]
+
+
+def test_where_there_is_nothing_to_compare_the_model_is_the_measure(monkeypatch):
+    spoilt(monkeypatch, 1, lambda vector: vector.sign() * 1e30, rounds=(0,))
+    warm, _ = fb.run(blobs(sources=1), "fedavg", 1, warmup=1, **QUICK).history
+    assert warm["failures"] == {
         "site 0": "its reply was refused: its update is over 1000 times the model"
     }
 

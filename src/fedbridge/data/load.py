@@ -53,7 +53,7 @@ from fedbridge.data.split import SplitOptions
 from fedbridge.data.tables.load import table_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask
 
@@ -63,6 +63,7 @@ NO_OPTIONS = ("target", "seed")
 """Parameters that every task has."""
 
 TABLES = ("task", "run")
+OF_EVERY_TASK = ("path", "name", "target")
 RUN_OPTIONS = (
     *("model", "lr", "lr_target", "batch_size", "batch_size_target", "epochs", "epochs_target"),
     *("steps", "steps_target", "optimizer", "momentum", "weight_decay", "class_weights", "warmup"),
@@ -203,11 +204,13 @@ def _own_data(path: Path) -> TaskFactory:
     return partial(loaders[layouts[0]], path)
 
 
-def _check_options(factory: TaskFactory, options: Mapping[str, object], where: str) -> None:
+def _check_options(
+    factory: TaskFactory, options: Mapping[str, object], where: str, more: Sequence[str] = ()
+) -> None:
     """Refuse options that the task does not have, and anything but text where it expects text."""
     parameters = inspect.signature(factory).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        check_known(options, _known_options(factory), where)
+        check_known(options, (*more, *_known_options(factory)), where)
     for name, value in options.items():
         kind = parameters[name].annotation if name in parameters else None
         empty = value is None and kind == "str | None"
@@ -276,8 +279,8 @@ def read_task_file(path: Path) -> TaskFile:
                 f"in quotes."
             )
     source = _source(task, path)
-    options = {key: task[key] for key in task if key not in ("path", "name", "target")}
-    _check_options(_factory(source), options, f"[task] of {path.name!r}")
+    options = {key: task[key] for key in task if key not in OF_EVERY_TASK}
+    _check_options(_factory(source), options, f"[task] of {path.name!r}", OF_EVERY_TASK)
     _check_run(run, path)
     target, model = (
         cast("str | None", part) for part in (task.get("target"), run.pop("model", None))

@@ -247,8 +247,8 @@ class Federation:
         """Leave out clients whose longest training update stands out among the others'.
 
         Where training comes to its end honest updates get short, and one may be far longer than
-        the median: what is shorter than a small part of the model never counts as too long. Where
-        there are no three to compare, the model's own length stands for the median.
+        the median: what is shorter than a small part of the model never counts as too long. Of two
+        the target's, whom the model is for, stands for the median; of one the model's own length.
         """
         ratio = self.settings.longest
         if ratio is None:
@@ -261,8 +261,9 @@ class Federation:
                 lengths[name] = max(lengths.get(name, 0.0), length)
                 paces[name] = max(paces.get(name, 0.0), length / outcome.time)
         model = max((length_of(state.parameters) for state in states), default=0.0)
-        if len(paces) > 2:
-            overlong = screen_lengths(paces, ratio)
+        own = paces.get(self.name_of(TARGET)) if len(paces) == 2 else None
+        if len(paces) > 2 or own:
+            overlong = screen_lengths(paces, ratio, own)
             allowed = ratio * PART * model
         else:
             overlong = dict.fromkeys(lengths, f"its update is over {ratio:g} times the model")
@@ -446,21 +447,23 @@ class Federation:
         return labels[self.target_rows] if held_back else labels
 
 
-def screen_lengths(lengths: Mapping[str, float], multiple: float) -> dict[str, str]:
+def screen_lengths(
+    lengths: Mapping[str, float], multiple: float, own: float | None = None
+) -> dict[str, str]:
     """Sites whose update is longer than a multiple of the round's median, and why they go.
 
     Give the lengths in the unit in which updates are compared (over steps x learning rate where
-    they are aligned). Fewer than three replies tell nothing about who is wrong.
+    they are aligned). Fewer than three replies tell nothing about who is wrong, unless the
+    target's ``own`` is believed.
     """
     check_number("multiple", multiple, least=1.0)
-    typical = median_low(lengths.values()) if len(lengths) > 2 else 0.0
-    if typical == 0:
-        return {}
+    typical = own or (median_low(lengths.values()) if len(lengths) > 2 else 0.0)
+    whose = "the target's" if own else "the median of the round"
     return {
-        name: f"its update is {length / typical:.3g} times as long as the median of the round, "
+        name: f"its update is {length / typical:.3g} times as long as {whose}, "
         f"and {multiple:g} times is allowed"
         for name, length in lengths.items()
-        if not length <= multiple * typical
+        if typical and not length <= multiple * typical
     }
 
 

@@ -77,7 +77,7 @@ def read_record(
     try:
         record = parse(read_text(file))
     except (ValueError, OSError) as error:
-        raise RunFolderError(f"Could not read {file}: {error}; restore or remove it.") from error
+        raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
     if not isinstance(record, dict):
         raise RunFolderError(f"Expected a JSON object in {file}, but got {type(record).__name__}.")
     if format is not None and record.get("format") != format:

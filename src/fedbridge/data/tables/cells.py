@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
 LONGEST_MISSING = max(map(len, MISSING))
+SPACE = re.compile(r"\s")
 WHOLE_FLOAT = re.compile(r"[+-]?\d+\.0+")
 SEPARATORS = (",", ";", "\t")
 HEADER_ROWS = 2
@@ -106,12 +107,13 @@ class CellTable:
         Anything else is junk: the error names its first cell and what to do about it, or
         ``otherwise`` if no numbers were meant.
         """
-        chosen = self.pick(names)
-        junk = np.isnan(chosen.values) & (chosen.text != "")
-        if junk.any():
-            place = int(junk.any(axis=1).argmax())
-            raise _junk(names[place], chosen.take(junk[place]), site, otherwise)
-        return np.ascontiguousarray(chosen.values)
+        values: NDArray[np.float64] = self.values[[self._places[name] for name in names]]
+        missing = np.isnan(values)
+        for place in np.flatnonzero(missing.any(axis=1)).tolist():
+            junk = missing[place] & (self[names[place]] != "")
+            if junk.any():
+                raise _junk(names[place], self.pick(names).take(junk), site, otherwise)
+        return values
 
 
 def read_csv(path: Path, spelling: Spelling = PLAIN) -> CellTable:
@@ -211,7 +213,7 @@ def _column(cells: Sequence[str], spelling: Spelling) -> tuple[list[str], NDArra
     A number becomes plain text whatever its format; what only looks like a plain number, but has
     another format than the table, is none.
     """
-    text = list(map(str.strip, cells))
+    text = list(map(str.strip, cells)) if SPACE.search("".join(cells)) else list(cells)
     if spelling != PLAIN:
         plain = {cell: spelling.plain(cell) for cell in set(text)}
         values = numbers([plain[cell] or "" for cell in text])

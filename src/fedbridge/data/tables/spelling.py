@@ -105,7 +105,8 @@ def numbers(cells: Sequence[str]) -> NDArray[np.float64]:
     try:
         if "_" in joined or not joined.isascii():  # float() takes more for a number than others do
             raise ValueError
-        values = np.array([float(cell) if cell else np.nan for cell in cells], dtype=np.float64)
+        given = [cell or "nan" for cell in cells] if "" in cells else cells
+        values = np.fromiter(map(float, given), np.float64, len(cells))
     except ValueError:
         spelled = {cell: PLAIN.plain(cell) for cell in set(cells)}
         known = {cell: np.nan if own is None else float(own) for cell, own in spelled.items()}
