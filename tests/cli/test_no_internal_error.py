@@ -213,7 +213,7 @@ def test_a_bomb_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
     np.savez_compressed(data, X=np.zeros((10_000, 100)))
     (tmp_path / "a.npz").write_bytes(data.getvalue())
     assert read_arrays(tmp_path / "a.npz", "X")[0].shape == (10_000, 100)
-    monkeypatch.setattr(files, "_memory", lambda: 10**6)
+    monkeypatch.setattr(files, "machine_memory", lambda: 10**6)
     with pytest.raises(DataError, match="memory"):
         read_arrays(tmp_path / "a.npz", "X")
 
