@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
 	$(BIN)/fedbridge demo
 
-test: lint  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest
+test: lint  ## lint, types and the whole test suite, on all cores
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-deploy: $(READY)  ## the long tests: real links and nodes are killed and restarted
 	$(BIN)/python -m pytest -m "deploy"

@@ -39,7 +39,7 @@ SOURCES = sorted(Path(fedbridge.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module in PRIVATE for name in PRIVATE[module]]
+    ("module", "name"), [(module, name) for module in PRIVATE for name in sorted(PRIVATE[module])]
 )
 def test_flower_still_has_it_where_it_was(module, name):
     moved = f"Flower {version('flwr')} has no {module}.{name}, as Flower {CHECKED} had"
