@@ -18,6 +18,7 @@ import tomllib
 import unicodedata
 from contextlib import suppress
 from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
@@ -117,6 +118,11 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
         return parse(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def packaged_text(package: str, name: str) -> str:
+    """A text file that comes with the code."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def refuse_overwriting(out: Path, inputs: Iterable[Path]) -> None:

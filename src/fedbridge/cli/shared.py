@@ -11,12 +11,11 @@ import argparse
 import sys
 import tomllib
 from contextlib import contextmanager, redirect_stdout
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from fedbridge.base.errors import FedbridgeError, UnknownOptionError
-from fedbridge.base.files import parse_json
+from fedbridge.base.files import packaged_text, parse_json
 from fedbridge.base.text import console, plain
 
 if TYPE_CHECKING:
@@ -176,9 +175,7 @@ def _number(text: str) -> int | float | None:
     return None
 
 
-HELP: dict[str, dict[str, str]] = tomllib.loads(
-    resources.files("fedbridge.cli").joinpath("help.toml").read_text(encoding="utf-8")
-)
+HELP: dict[str, dict[str, str]] = tomllib.loads(packaged_text("fedbridge.cli", "help.toml"))
 """What ``--help`` says, by the words of a command."""
 
 

@@ -5,7 +5,6 @@ A safetensors file: the rows as tensors, everything else as JSON in its header; 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from fedbridge.base.errors import DataError
-from fedbridge.base.files import PRIVATE, to_json, write_atomically
+from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, prepare_from_record, prepare_to_record
 from fedbridge.models.weights import stored_tensors
@@ -102,7 +101,7 @@ def load_site(path: Path) -> LocalSite:
                 f"Expected a site's data of format {FORMAT} in {str(path)!r}, but it has format "
                 f"{about.get('format')}: write it with this version of fedbridge."
             )
-        header = json.loads(about["site"])
+        header = parse_json(about["site"])
         return _site(header, tensors)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, DataError):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.files import parse_json
+from fedbridge.base.files import parse_json, parse_toml, read_text
 from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.data.split import TEST_FRACTION
 from fedbridge.data.tables.schema import Reading, column_names
@@ -199,7 +198,7 @@ class SiteFolder:
         """What ``site.toml`` says, checked."""
         path = self.settings_file
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = parse_toml(read_text(path))
             check_site_settings(content)
             kind, columns = content.get("kind", ""), column_names(content.get("columns", ""))
             if content["role"] not in ("source", "target"):

@@ -10,12 +10,11 @@ import json
 import os
 import shlex
 import shutil
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge._version import __version__
-from fedbridge.base.files import storage_error, write_atomically
+from fedbridge.base.files import packaged_text, storage_error, write_atomically
 from fedbridge.deploy.folders import (
     LINK_NAME,
     NODE_PORT,
@@ -177,7 +176,7 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
 
     registered = "\n".join(shlex.join(register_command(deployment, site)) for site in plan.sites)
     start_link = shown([start_link_command(deployment, plan)], deployment.flower_home)
-    return _template("RUNBOOK.md").format(
+    return packaged_text("fedbridge.deploy", "RUNBOOK.md").format(
         version=__version__,
         sources=", ".join(plan.sources),
         target=plan.target,
@@ -204,16 +203,12 @@ def _site_steps(plan: DeploymentPlan, name: str, port: int) -> str:
         for variable, value in settings_for(Path("$PWD/flower")).items()
     )
     command = f"{environment}\n{shlex.join(start_node_command(SiteFolder(Path()), settings))}"
-    return _template("RUNBOOK-site.md").format(
+    return packaged_text("fedbridge.deploy", "RUNBOOK-site.md").format(
         name=name,
         role=plan.role(name),
         label=plan.reading.label_column,
         start_node=_indented(command),
     )
-
-
-def _template(name: str) -> str:
-    return resources.files("fedbridge.deploy").joinpath(name).read_text(encoding="utf-8")
 
 
 def _indented(text: str) -> str:

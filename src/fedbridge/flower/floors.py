@@ -11,7 +11,6 @@ messages. Against these only ``privacy`` helps.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ import torch
 from filelock import FileLock
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import PRIVATE, to_json, write_atomically
+from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
 from fedbridge.flower.messages import RequestError
 
@@ -127,7 +126,7 @@ class Floors:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             try:
-                known = json.loads(path.read_bytes()) if path.exists() else {}
+                known = parse_json(path.read_bytes()) if path.exists() else {}
                 answered = check_whole(kind, known.get(kind, 0), least=0) + 1
             except (OSError, ValueError, AttributeError) as error:
                 raise FedbridgeError(

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fedbridge import methods
 from fedbridge.base.errors import FedbridgeError, ShapeError
 from fedbridge.base.files import parse_json
+from fedbridge.base.text import plain
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.federation.settings import OFF, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
@@ -419,7 +420,7 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
 
 def printable(text: object) -> str:
     """Text from elsewhere on one line, without control characters and not too long."""
-    return "".join(c if c.isprintable() else " " for c in str(text)[:LONGEST])
+    return plain(str(text)[:LONGEST]).replace("\n", " ")
 
 
 def only_kind(error: BaseException) -> str:

@@ -30,7 +30,6 @@ budget (``PrivacyBudget``).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import dataclass, fields
@@ -42,7 +41,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.files import PRIVATE, to_json, write_atomically
+from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.training.job import ClientResult, Job, Outcome
 
@@ -290,7 +289,7 @@ class PrivacyBudget:
 
     def _read(self) -> dict[float, int]:
         try:
-            content = json.loads(self.path.read_bytes())
+            content = parse_json(self.path.read_bytes())
             sent = {float(entry["noise"]): entry["messages"] for entry in content["sent"]}
             sound = content["format"] == FORMAT and all(
                 math.isfinite(noise) and noise >= 0 and type(count) is int and count >= 0

@@ -20,7 +20,6 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from importlib.metadata import version
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,7 +28,7 @@ from platformdirs import user_cache_path
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import ReportError
-from fedbridge.base.files import StorageError, write_atomically
+from fedbridge.base.files import StorageError, packaged_text, write_atomically
 from fedbridge.report.charts import Chart, config
 from fedbridge.report.charts.maps import Angles, Place, win_map
 from fedbridge.report.tables import Table, to_html
@@ -116,7 +115,7 @@ class Page:
         chart library, known by their checksums and without ``eval``: a second defence behind the
         escaping of all text.
         """
-        script = _resource("page.js")
+        script = packaged_text("fedbridge.report", "page.js")
         allowed = f"'{checksum(script)}' '{library_checksum()}'"
         policy = (
             f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
@@ -129,7 +128,7 @@ class Page:
             tag("meta", name="color-scheme", content="light dark"),
             tag("link", rel="icon", href="data:,"),
             tag("title", self.title),
-            tag("style", Html(_resource("page.css"))),
+            tag("style", Html(packaged_text("fedbridge.report", "page.css"))),
         )
         sections = self.shown()
         charts = {chart.key: chart.to_json() for chart in self.charts}
@@ -257,10 +256,6 @@ def _contents(sections: Sequence[Section]) -> Html | None:
         return None
     links = [tag("a", section.title, href=f"#{section.anchor}") for section in sections]
     return tag("nav", markup(*links), aria_label="Contents")
-
-
-def _resource(name: str) -> str:
-    return resources.files("fedbridge.report").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedbridge.base.errors import UnknownNameError, nearest
+from fedbridge.base.files import packaged_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,9 +163,7 @@ def _route(downloads: list[dict[str, Any]], mirrors: Sequence[str] = ()) -> Rout
 
 CATALOGUE: dict[str, DataSet] = {
     name: _entry(name, said)
-    for name, said in tomllib.loads(
-        files("fedbridge.data.store").joinpath("catalogue.toml").read_text(encoding="utf-8")
-    ).items()
+    for name, said in tomllib.loads(packaged_text("fedbridge.data.store", "catalogue.toml")).items()
 }
 
 

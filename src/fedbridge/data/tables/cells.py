@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from fedbridge.base.errors import DataError, nearest
-from fedbridge.base.files import readable_size
+from fedbridge.base.files import read_bytes, readable_size
 from fedbridge.data.labels import show
 from fedbridge.data.tables.spelling import (
     LARGEST,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
 LONGEST_MISSING = max(map(len, MISSING))
-SPACE = re.compile(r"\s")
 WHOLE_FLOAT = re.compile(r"[+-]?\d+\.0+")
 SEPARATORS = (",", ";", "\t")
 HEADER_ROWS = 2
@@ -171,7 +170,7 @@ def _lines(path: Path) -> list[list[str]]:
     """The cells of every line, the header's first."""
     try:
         check_memory(readable_size(path) * MEMORY_PER_BYTE, repr(str(path)), "leave columns out")
-        data = path.read_bytes()
+        data = read_bytes(path)
         text = data.decode("utf-8-sig")
         if "\0" in text:
             raise ValueError("it holds characters of code 0, as other encodings and formats do")
@@ -213,7 +212,7 @@ def _column(cells: Sequence[str], spelling: Spelling) -> tuple[list[str], NDArra
     A number becomes plain text whatever its format; what only looks like a plain number, but has
     another format than the table, is none.
     """
-    text = list(map(str.strip, cells)) if SPACE.search("".join(cells)) else list(cells)
+    text = list(map(str.strip, cells))
     if spelling != PLAIN:
         plain = {cell: spelling.plain(cell) for cell in set(text)}
         values = numbers([plain[cell] or "" for cell in text])

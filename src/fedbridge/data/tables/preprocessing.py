@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.base.errors import DataError
+from fedbridge.base.files import parse_json
 from fedbridge.data.labels import show
 from fedbridge.data.tables.cells import (
     CellTable,
@@ -208,7 +209,7 @@ class Preprocessing:
 def read_record(text: str, format: int) -> dict[str, Any]:
     """Saved preprocessing as plain JSON, refused unless it has the format that is expected."""
     try:
-        content: dict[str, Any] = json.loads(text)
+        content: dict[str, Any] = parse_json(text)
         version = content["format"]
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 
 from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
+from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
 from fedbridge.data.tables.cells import NAMELESS, CellTable, require_columns
@@ -284,7 +285,7 @@ class Schema:
     def from_json(cls, text: str) -> Schema:
         """Read what :meth:`to_json` wrote, and refuse anything else."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if content["format"] != FORMAT:
                 raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
             names, columns = content["class_names"], content["columns"]
