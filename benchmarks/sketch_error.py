@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 import fedbridge as fb
-from fedbridge.core.estimators import covariance_from_sketch
+from fedbridge.core.estimators import noise_from_sketches
 
 PARAMETERS, BATCHES, SOURCES, SEEDS = 44_426, 25, 9, 20
 
@@ -51,8 +51,12 @@ def main() -> None:
                 stream = fb.NoiseStream(blocks, sketch=sketch)
                 for update in batches:
                     stream.add(update)
-                covariance = covariance_from_sketch(sketch, stream.sketches, sources)
-                v = covariance[0].diagonal() / geometry.source2[0]
+                sketches = torch.stack(stream.sketches)
+                found = noise_from_sketches(
+                    sketch, sketches, sources, geometry.inner, noise.sigma2
+                )
+                assert found.covariance is not None
+                v = found.covariance[0].diagonal() / geometry.source2[0]
                 errors.append((v - exact) / sigma2)
                 used = geometry.line2[0] + v.clamp(min=0.0)
                 betas.append(sigma2 / used.clamp(min=float(sigma2)) - beta)

@@ -1,5 +1,7 @@
 """Noise and distances: the paper's formulas, without bias, in one pass."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers import assert_close, random_round, rounds, tensor
@@ -8,7 +10,7 @@ from hypothesis import given
 import fedbridge as fb
 from fedbridge import Blocks, Estimate, NoiseStream, Sketch, measure
 from fedbridge.base.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
-from fedbridge.core.estimators import covariance_from_sketch, measure_noise
+from fedbridge.core.estimators import measure_noise, noise_from_sketches
 from fedbridge.core.theory import Problem
 
 
@@ -224,33 +226,50 @@ def test_estimates_of_a_round_measured_by_blocks_are_those_of_the_whole_model():
     assert_close(by_blocks.tau2_d2, expected, rtol=1e-9)
 
 
-def sketched_covariance(drawn, blocks, size, seed=0, **options):
-    """What the server finds, from nothing but the batch sketches and the sources."""
+def sketched_noise(drawn, blocks, size, seed=0):
+    """What the server finds, from nothing but the batch sketches and the updates."""
     sketch = Sketch(blocks, size, seed)
     stream = NoiseStream(blocks, sketch=sketch)
     for update in drawn.batches:
         stream.add(update)
-    return covariance_from_sketch(sketch, stream.sketches, drawn.sources, **options)
+    inner = torch.stack([drawn.sources[:, c] @ drawn.target[c] for c in blocks.slices()])
+    sketches = torch.stack(stream.sketches)
+    return noise_from_sketches(sketch, sketches, drawn.sources, inner, stream.noise().sigma2)
 
 
-def test_sketched_covariance_is_exact_on_small_blocks():
+def test_noise_from_sketches_is_exact_on_small_blocks():
     drawn = random_round(4, n=3, m=9)
     cut = Blocks.of_sizes([5, 4])
     _, noise = measure_noise(drawn.batches, drawn.sources, cut)
-    assert_close(sketched_covariance(drawn, cut, size=5), noise.covariance, rtol=1e-9, atol=1e-12)
+    found = sketched_noise(drawn, cut, size=5)
+    for name, value in vars(noise).items():
+        assert_close(getattr(found, name), value, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["per block", "whole model"])
-def test_sketched_covariance_is_right_on_average_over_seeds(whole):
+@pytest.mark.parametrize("name", ["covariance", "whole_covariance"])
+def test_sketched_covariance_is_right_on_average_over_seeds(name):
     drawn = random_round(5, n=2, m=40, b=4)
     cut = Blocks.of_sizes([10, 30])
     _, noise = measure_noise(drawn.batches, drawn.sources, cut)
     found = torch.stack(
-        [sketched_covariance(drawn, cut, 8, seed, whole=whole) for seed in range(1000)]
+        [getattr(sketched_noise(drawn, cut, 8, seed), name) for seed in range(1000)]
     )
     assert torch.equal(found, found.mT)
-    error = (found.mean(0) - (noise.whole_covariance if whole else noise.covariance)).abs()
+    error = (found.mean(0) - getattr(noise, name)).abs()
     assert bool((error <= 4 * found.std(0) / len(found) ** 0.5).all())
+
+
+def test_batches_that_clearly_agree_are_counted_from_their_sketches():
+    """A sketch of 64 numbers errs by an eighth of the lengths; these inner products are larger."""
+    generator = torch.Generator().manual_seed(3)
+    source = torch.randn(1, 4000, generator=generator, dtype=torch.float64)
+    signs = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+    noise = torch.randn(5, 4000, generator=generator, dtype=torch.float64)
+    batches = signs[:, None] * source + 0.5 * noise
+    drawn = SimpleNamespace(batches=batches, sources=source, target=batches.mean(0))
+    found = sketched_noise(drawn, Blocks.of_sizes([1500, 2500]), size=64)
+    assert_close(found.agreement, [[0.6], [0.6]])
+    assert_close(found.whole_agreement, [[0.6]])
 
 
 def test_the_wire_carries_a_few_numbers_per_batch():
@@ -259,9 +278,3 @@ def test_the_wire_carries_a_few_numbers_per_batch():
     for update in torch.randn(6, 5000):
         stream.add(update)
     assert [one.shape for one in stream.sketches] == [(1, 2, 16)] * 5
-
-
-def test_sketches_of_a_single_batch_leave_the_noise_undefined():
-    sketch = Sketch(Blocks.whole(2))
-    with pytest.raises(NoiseUndefinedError, match="B = 1"):
-        covariance_from_sketch(sketch, [], torch.ones(1, 2))

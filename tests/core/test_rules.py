@@ -397,18 +397,48 @@ def test_scope_model_takes_one_weight_for_all_blocks(rule):
     assert_close(auto, fixed, rtol=1e-10)
 
 
-def test_scope_model_knows_no_share_of_batches_per_block():
+def test_the_whole_model_is_the_default_scope(rule="fedgp-auto"):
     drawn = random_round(10, n=3, m=8)
-    with pytest.raises(NoiseUndefinedError, match="scope='block'"):
-        fb.aggregate(
-            "fedgp-auto",
-            drawn.target,
-            drawn.sources,
-            drawn.batches,
-            blocks=[3, 5],
-            scope="model",
-            delta="batches",
-        )
+    given = (rule, drawn.target, drawn.sources, drawn.batches)
+    plain = fb.aggregate(*given, blocks=[3, 5])
+    assert torch.equal(plain, fb.aggregate(*given, blocks=[3, 5], scope="model"))
+    assert not torch.allclose(plain, fb.aggregate(*given, blocks=[3, 5], scope="block"))
+
+
+@pytest.mark.parametrize("delta", ["batches", "scripts"])
+def test_delta_counts_batches_over_the_whole_model_or_per_block(delta):
+    drawn = random_round(10, n=3, m=8)
+    cut = Blocks.of_sizes([3, 5])
+    given = ("fedgp-auto", drawn.target, drawn.sources, drawn.batches)
+    agree = drawn.batches @ drawn.sources.T > 0
+    share = agree.to(torch.float64).mean(0)
+    if delta == "scripts":
+        share = 1 - (1 - share) / len(drawn.batches)
+    found = fb.estimate(drawn.batches, drawn.sources)
+    length2 = (drawn.target.square().sum() - found.sigma2).clamp(min=0)
+    far = share * found.tau2_d2.clamp(min=0) + (1 - share) * length2
+    beta = found.sigma2 / (found.sigma2 + far)
+    fixed = fb.aggregate("fedgp", drawn.target, drawn.sources, blocks=cut, beta=beta)
+    assert_close(fb.aggregate(*given, blocks=cut, delta=delta), fixed, rtol=1e-10)
+    by_block = torch.cat(
+        [
+            fb.aggregate(
+                "fedgp-auto",
+                drawn.target[part],
+                drawn.sources[:, part],
+                drawn.batches[:, part],
+                delta=delta,
+            )
+            for part in cut.slices()
+        ]
+    )
+    assert_close(fb.aggregate(*given, blocks=cut, delta=delta, scope="block"), by_block, rtol=1e-10)
+
+
+def test_fltrust_takes_cosine_and_lengths_from_the_whole_model():
+    drawn = random_round(12, n=3, m=8)
+    given = ("fltrust", drawn.target, drawn.sources)
+    assert_close(fb.aggregate(*given, blocks=[3, 5]), fb.aggregate(*given), rtol=1e-10)
 
 
 def test_the_lines_weight_wipes_out_an_opposed_source_and_the_half_lines_does_not():

@@ -187,10 +187,10 @@ def test_borrowed_noise_is_the_sources_variance_per_sample_over_the_targets_coun
         reports=[outcome([2.0, 1.0], samples=100), outcome([4.0, 1.0], samples=50)],
         scale=torch.tensor([1.0, 0.5]).double(),
     )
-    noise = target_noise(vectors, fed.bench.sketch, borrowed=True)
+    noise = target_noise(vectors, fed.bench.sketch, torch.zeros(2, 2), borrowed=True)
     lent = (2.0 * 100 + 4.0 * 0.25 * 50) / 2 / 10
     assert noise.sigma2.tolist() == pytest.approx([lent, 8.0])
-    assert target_noise(vectors, fed.bench.sketch, borrowed=False).sigma2.tolist() == [1.0, 8.0]
+    assert target_noise(vectors, fed.bench.sketch, torch.zeros(2, 2), borrowed=False).sigma2.tolist() == [1.0, 8.0]
 
 
 def test_probe_evidence_takes_the_sources_own_noise_off_and_stays_a_gram_matrix():

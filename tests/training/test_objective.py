@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from small import blobs, federation
 
+import fedbridge as fb
 from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Objective, Proximal
 
@@ -39,17 +41,41 @@ def test_a_loss_may_depend_on_the_parameters_directly():
     torch.testing.assert_close(outcome.told["length"], fed.initial.parameters.norm())
 
 
-def test_a_proximal_step_is_the_implicit_one():
+def test_the_pull_is_a_part_of_the_gradient():
     fed = federation(lr=0.5, steps_target=1)
-    plain, _ = change_of(fed)
-    pulled, _ = change_of(fed, objective=Proximal(3.0), anchor=0)
-    torch.testing.assert_close(pulled, plain / (1 + 0.5 * 3.0))
+    away = fed.initial.moved(torch.ones_like(fed.initial.parameters), {})
+    fed.open(slots=2)
+    (plain, pulled), rows = fed.do(
+        [
+            fed.job(1, TARGET, fed.initial),
+            fed.job(1, TARGET, fed.initial, objective=Proximal(3.0), anchor=1),
+        ],
+        [fed.initial, away],
+    )
+    assert plain.failure is None
+    assert pulled.failure is None
+    torch.testing.assert_close(rows[1], rows[0] + 0.5 * 3.0)
 
 
-def test_an_endless_penalty_leaves_the_anchor():
-    fed = federation(lr=0.5)
-    pulled, _ = change_of(fed, objective=Proximal(1e308), anchor=0)
-    torch.testing.assert_close(pulled, torch.zeros_like(pulled))
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize(("curvature", "penalty"), [(0.01, 1.0), (1.0, 0.3)])
+def test_every_optimiser_ends_at_the_minimum_of_loss_and_pull(optimizer, curvature, penalty):
+    """y = x w with x² = k and the minimum at 1: the loss is k (w − 1)²/2 up to a factor 2.
+
+    With the anchor at 0 the sum is least at 2k / (2k + λ), for the mean squared error k (w − 1)².
+    A pull outside the gradient ends near 1/2 under Adam, whatever the curvature.
+    """
+    site = (torch.full((8, 1), curvature**0.5), torch.full((8, 1), curvature**0.5))
+    task = fb.FederatedTask.from_arrays({"A": site}, target=site, test=site)
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    fed = federation(
+        task, model=model, lr=0.01, optimizer=optimizer, steps_target=4000, batch_size=8
+    )
+    change, _ = change_of(fed, objective=Proximal(penalty), anchor=0)
+    least = 2 * curvature / (2 * curvature + penalty)
+    assert float(fed.initial.parameters + change) == pytest.approx(least, rel=1e-3)
 
 
 def test_only_the_named_stretches_move():

@@ -33,7 +33,7 @@ class NoiseStream:
 
     The inner products with the sources are exact when their updates are known beforehand
     (``directions``). When they are not, a ``sketch`` keeps a few numbers of every batch, from
-    which the holder of the sources' updates finds them later (``covariance_from_sketch``).
+    which the holder of the sources' updates finds them later (``noise_from_sketches``).
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class NoiseStream:
         self._products = torch.zeros((len(blocks), n_sources, n_sources), dtype=torch.float64)
         self._whole_products = torch.zeros((1, n_sources, n_sources), dtype=torch.float64)
         self._agreeing = torch.zeros((len(blocks), n_sources), dtype=torch.float64)
+        self._whole_agreeing = torch.zeros((1, n_sources), dtype=torch.float64)
 
     def add(self, update: Tensor) -> None:
         """Take in the next batch update."""
@@ -73,6 +74,7 @@ class NoiseStream:
             self._products += share * _squared(seen[:, 0])
             self._whole_products += share * _squared(seen[:, 0].sum(0, keepdim=True))
             self._agreeing += seen[:, 1] > 0
+            self._whole_agreeing += seen[:, 1].sum(0, keepdim=True) > 0
         if self._sketch is not None and self.count > 1:
             self.sketches.append(share**0.5 * self._sketch.press(difference[None])[0])
 
@@ -94,6 +96,7 @@ class NoiseStream:
             agreement=self._agreeing / self.count if known else None,
             batches=self.count,
             whole_covariance=self._whole_products / pairs if known else None,
+            whole_agreement=self._whole_agreeing / self.count if known else None,
         )
 
 
@@ -102,32 +105,45 @@ def _squared(rows: Tensor) -> Tensor:
     return rows[:, :, None] * rows[:, None, :]
 
 
-def covariance_from_sketch(
-    sketch: Sketch, batches: list[Tensor], sources: Tensor, *, whole: bool = False
-) -> Tensor:
-    """Covariance (K, N, N) of ``⟨ḡ, g_i⟩`` from the target's batch sketches, without bias.
+def noise_from_sketches(
+    sketch: Sketch, batches: Tensor, sources: Tensor, inner: Tensor, sigma2: Tensor
+) -> Noise:
+    """The target's noise of known size, its directions found from the sketches of its batches.
 
-    ``whole`` gives the covariance (1, N, N) over the whole model instead, what noise in one block
-    has in common with noise in another included.
+    The covariance of ``⟨ḡ, g_i⟩`` is without bias: each entry is the product of the two
+    independent halves of a sketch, no squared one. The share of batches that agree with a source
+    comes from going back through Welford's recurrence, ``m_{n−1} = m_n − δ_n/n`` and
+    ``g^n = m_{n−1} + δ_n``, in inner products with the sources; the sketch's error can turn the
+    sign of a batch that hardly agrees or disagrees.
 
-    ``batches`` are ``NoiseStream.sketches`` as they came over the wire. Each entry is the
-    product of the two independent halves; no squared sketch, hence no bias to take off.
-
-    Raises:
-        NoiseUndefinedError: there was only one batch, which leaves no sketch.
+    Args:
+        sketch: the map that the target used.
+        batches: (B−1, K, 2, size) ``NoiseStream.sketches`` as they came over the wire.
+        sources: (N, m) the sources' updates.
+        inner: (K, N) ``⟨ḡ, g_i⟩``, where the way back begins.
+        sigma2: (K,) the size of the noise.
     """
-    if not batches:
-        raise NoiseUndefinedError(
-            "Expected the sketches of at least two target batches, but got none (B = 1 sends "
-            "none): make the target's batch size smaller, or use a known `sigma2`."
-        )
+    products = sketch.inner(batches, sketch.press(sources))
+    covariance, agreement = _directions(products, inner)
+    whole_covariance, whole_agreement = _directions(
+        products.sum(2, keepdim=True), inner.sum(0, keepdim=True)
+    )
     count = len(batches) + 1
-    products = sketch.inner(torch.stack(batches), sketch.press(sources))
-    if whole:
-        products = products.sum(2, keepdim=True)
+    return Noise(sigma2, covariance, agreement, count, whole_covariance, whole_agreement)
+
+
+def _directions(products: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
+    """Covariance (K, N, N) and agreement (K, N) from ``√((n−1)/n) ⟨δ_n, g_i⟩``, by halves."""
+    count = len(products) + 1
     first, second = products.unbind(-1)
     across = torch.einsum("jak,jbk->kab", first, second)
-    return (across + across.mT) / (2 * count * (count - 1))
+    mean, agreeing = inner, torch.zeros_like(inner)
+    for n, halves in zip(range(count, 1, -1), products.flip(0), strict=True):
+        step = (n / (n - 1)) ** 0.5 * halves.mean(-1).T
+        mean = mean - step / n
+        agreeing += mean + step > 0
+    agreeing += mean > 0
+    return (across + across.mT) / (2 * count * (count - 1)), agreeing / count
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Noise:
             with noise in another, so it is not the sum over blocks.
         agreement: (K, N) share of the target's batches with ``⟨g^j, g_i⟩ > 0``; None when
             nobody counted.
+        whole_agreement: (1, N) the same with inner products over the whole model.
         batches: B, how many batches the estimate stands on; 0 for a noise that was given.
     """
 
@@ -42,6 +43,7 @@ class Noise:
     agreement: Tensor | None = None
     batches: int = 0
     whole_covariance: Tensor | None = None
+    whole_agreement: Tensor | None = None
 
     def scaled_to(self, sigma2: Tensor) -> Noise:
         """The same noise with another size: its shape (directions, agreement) is kept."""
@@ -61,7 +63,8 @@ class Noise:
         covariance = self.whole_covariance
         if covariance is None and self.covariance is not None:
             covariance = self.covariance.sum(0, keepdim=True)
-        return Noise(self.sigma2.sum(0, keepdim=True), covariance, batches=self.batches)
+        sigma2 = self.sigma2.sum(0, keepdim=True)
+        return Noise(sigma2, covariance, self.whole_agreement, self.batches)
 
 
 @dataclass(frozen=True)

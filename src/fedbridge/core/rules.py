@@ -24,6 +24,7 @@ A new rule is a function of about ten lines with ``@rule("name")``; ``docs/new-r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -131,11 +132,12 @@ def fedgp(
 
 
 @rule("fedda-auto", fixed=fedda)
-def fedda_auto(geometry: Geometry, *, scope: Literal["block", "model"] = "block") -> Mix:
+def fedda_auto(geometry: Geometry, *, scope: Literal["model", "block"] = "model") -> Mix:
     """FedDA with β_i = σ̂² / (σ̂² + max(d̂_i², 0)) = min(1, σ̂² / ‖g_i − ḡ‖²).
 
     Options:
-        scope: "model" takes one β_i from the whole model for all blocks.
+        scope: "model" takes β_i from the whole model for all blocks, as the paper's Algorithm 1
+            and its scripts do; "block" takes one per block.
     """
     seen = _scoped(geometry, scope)
     beta = shrinkage(seen.require_noise().sigma2[:, None], seen.distance2)
@@ -150,7 +152,7 @@ def fedgp_auto(
     projection: Literal["exact", "aligned-cosine"] = "exact",
     half_line: bool = False,
     delta: float | Literal["batches", "scripts"] = 1.0,
-    scope: Literal["block", "model"] = "block",
+    scope: Literal["model", "block"] = "model",
 ) -> Mix:
     """FedGP with β_i = σ̂² / (σ̂² + max(τ̂_i²d̂_i², 0)) = min(1, σ̂² / (‖ḡ − P_i ḡ‖² + v_i)).
 
@@ -166,7 +168,8 @@ def fedgp_auto(
             β_i = σ̂² / (σ̂² + δ_i τ_i²d_i² + (1 − δ_i) ‖g_T‖²). The paper sets 1; "batches" takes
             the share of the target's batches that agree with the source, "scripts" the value
             1 − (1 − share)/B of the paper's scripts.
-        scope: "model" takes one β_i from the whole model for all blocks.
+        scope: "model" takes β_i from the whole model for all blocks, as the paper's Algorithm 1
+            and its scripts do; "block" takes one per block.
     """
     seen = _scoped(geometry, scope)
     sigma2 = seen.require_noise().sigma2[:, None]
@@ -224,16 +227,20 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
 def fltrust(geometry: Geometry) -> Mix:
     """Σ_i s_i (‖ḡ‖/‖g_i‖) g_i / Σ_i s_i with s_i = p_i max(cos(ḡ, g_i), 0).
 
-    Sources vote by their agreement with the target, all brought to the target's length. When no
-    source agrees there is nothing to trust and the model stays.
+    Sources vote by their agreement with the target, all brought to the target's length; cosine
+    and lengths are those of the whole model. When no source agrees there is nothing to trust and
+    the model stays. The paper has no shares ``p_i`` (they are equal unless ``weights`` says else),
+    and its server has a small clean set of its own where ours has the target.
 
     Cao, Fang, Liu, Gong: FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping,
     NDSS 2021.
     """
-    score = geometry.weights * geometry.cosine.clamp(min=0.0)
-    trust = divide(score, score.sum(1, keepdim=True))
-    length = divide(geometry.target2.sqrt()[:, None], geometry.source2.sqrt())
-    return Mix(torch.zeros_like(geometry.target2), trust * length, trust)
+    whole = geometry.whole()
+    score = geometry.weights * whole.cosine[0].clamp(min=0.0)
+    trust = divide(score, score.sum())
+    length = divide(whole.target2.sqrt(), whole.source2[0].sqrt())
+    mix = _constant_mix(geometry, 0.0, trust * length)
+    return replace(mix, beta=trust.expand_as(mix.beta))
 
 
 @coordinate_rule("median")
@@ -389,8 +396,8 @@ def _delta(geometry: Geometry, delta: float | str) -> Tensor:
         if noise.agreement is None:
             raise NoiseUndefinedError(
                 f"Expected the target's `batches` for `delta={delta!r}`, which counts how many "
-                f"agree with each source, but got none: pass `batches` and use scope='block', or "
-                f"give `delta` as a number."
+                f"agree with each source, but got none: pass `batches`, or give `delta` as a "
+                f"number."
             )
         share = noise.agreement
         return share if delta == "batches" else 1.0 - (1.0 - share) / noise.batches

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedbridge.core.estimators import covariance_from_sketch
+from fedbridge.core.estimators import noise_from_sketches
 from fedbridge.core.geometry import Geometry, Noise, measure
 
 if TYPE_CHECKING:
@@ -110,40 +110,35 @@ def measure_evidence(
         noisy_sources: take the sources' own noise off their squared lengths (for probes, which
             stand on a few batches).
     """
-    geometry = measure(
+    plain = measure(
         vectors.target,
         vectors.sources,
         sketch.blocks,
         weights=weights,
-        noise=target_noise(vectors, sketch, borrowed=borrowed),
         batches=vectors.report.batches,
     )
+    noise = target_noise(vectors, sketch, plain.inner, borrowed=borrowed)
+    geometry = replace(plain, noise=noise)
     if len(blocks) == 1:
         geometry = geometry.whole()
     return without_source_noise(geometry, vectors, blocks) if noisy_sources else geometry
 
 
-def target_noise(vectors: Vectors, sketch: Sketch, *, borrowed: bool) -> Noise | None:
-    """The target's noise from its own report, and from the sources' if borrowed."""
-    own = vectors.report.noise
-    sketches = vectors.report.sketches
-    per_block = whole = None
-    if own is not None and sketches is not None:
-        per_block, whole = (
-            covariance_from_sketch(sketch, list(sketches), vectors.sources, whole=over_all)
-            for over_all in (False, True)
-        )
-    size = own
-    if borrowed:
-        lent = _noise_lent(vectors)
-        if lent is not None:
-            size = lent if own is None else torch.maximum(own, lent)
-    if size is None:
-        return None
+def target_noise(
+    vectors: Vectors, sketch: Sketch, inner: Tensor, *, borrowed: bool
+) -> Noise | None:
+    """The target's noise from its own report, and from the sources' if borrowed.
+
+    ``inner`` (K, N) are the inner products of its vector with the sources'.
+    """
+    own, sketches = vectors.report.noise, vectors.report.sketches
+    lent = _noise_lent(vectors) if borrowed else None
     if own is None:
-        return Noise(size)
-    measured = Noise(own, per_block, batches=vectors.report.batches, whole_covariance=whole)
-    return measured.scaled_to(size)
+        return None if lent is None else Noise(lent)
+    noise = Noise(own, batches=vectors.report.batches)
+    if sketches is not None:
+        noise = noise_from_sketches(sketch, sketches, vectors.sources, inner, own)
+    return noise if lent is None else noise.scaled_to(torch.maximum(own, lent))
 
 
 def _noise_lent(vectors: Vectors) -> Tensor | None:

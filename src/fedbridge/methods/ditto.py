@@ -4,8 +4,9 @@ The global model ``w`` is FedAvg's. Beside it the target trains its own,
 
     min_v  f_T(v) + (λ/2) ‖v − w_t‖² ,
 
-with ``w_t`` the global model at the round's start. ``λ = 0`` is local training, a huge ``λ`` the
-global model.
+with ``w_t`` the global model at the round's start and the pull in the gradient, as the authors'
+code has it. ``λ = 0`` is local training, a large ``λ`` (and a step that it allows) the global
+model. Here only the target has a personal model: the sources' would change nothing for it.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization,
 ICML 2021.
@@ -16,7 +17,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge.base.options import check_number
 from fedbridge.federation.method import Method, Record
 from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Proximal
@@ -42,7 +42,9 @@ class Ditto(Method):
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.shared = federation.initial
-        self.penalty = check_number("penalty", options.get("penalty", PENALTY), least=0)
+        self.pull = Proximal.checked(
+            options.get("penalty", PENALTY), federation.settings.target_plan(warm=False)
+        )
 
     def room(self) -> tuple[int, int]:
         """All clients train the global model, the target its own besides."""
@@ -62,7 +64,7 @@ class Ditto(Method):
                     self.state,
                     slot=1,
                     anchor=0,
-                    objective=Proximal(self.penalty),
+                    objective=self.pull,
                 )
             )
         outcomes, rows = federation.do(jobs, [self.shared, self.state])

@@ -1,7 +1,7 @@
 """FedProx: FedAvg whose clients do not stray far from the round's starting point.
 
 Every client minimises ``f_i(w) + (μ/2) ‖w − w_t‖²`` from the global model ``w_t``; the results are
-averaged by samples.
+averaged as FedAvg averages. The pull is in the gradient, as in the authors' code.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
 MLSys 2020.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedbridge.base.options import check_number
 from fedbridge.core import rules
 from fedbridge.methods.rule import RuleMethod
 from fedbridge.training.objective import Proximal
@@ -35,4 +34,9 @@ class FedProx(RuleMethod):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, {}, rules.get("fedavg"))
-        self.objective = Proximal(check_number("penalty", options.get("penalty", PENALTY), least=0))
+        settings = federation.settings
+        self.objective = Proximal.checked(
+            options.get("penalty", PENALTY),
+            settings.source_plan(warm=False),
+            settings.target_plan(warm=False),
+        )

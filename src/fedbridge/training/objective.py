@@ -7,15 +7,19 @@ worker processes: they are frozen dataclasses that hold settings and small tenso
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from fedbridge.base.errors import OptionError
+from fedbridge.base.options import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
+
+    from fedbridge.training.job import LocalPlan
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,34 @@ class Supervised(Objective):
 class Proximal(Supervised):
     """The same with a pull towards the anchor ``a``: ``ℓ(θ) + (λ/2) ‖θ − a‖²``.
 
-    The pull is an implicit step, ``θ ← (θ + ηλ a) / (1 + ηλ)`` after the step ``η`` on the loss:
-    it is stable for every penalty, and an infinite one leaves the anchor.
+    The pull ``λ (θ − a)`` is a part of the gradient that the optimiser sees, as in the code of
+    Ditto and FedProx: every optimiser then ends at the minimum of the sum. A pull after the step
+    would not: Adam forgets the size of a gradient but not that of the pull. Plain steps need
+    ``ηλ < 2``, as every quadratic does.
     """
 
     penalty: float
 
-    def after_step(self, context: StepContext) -> None:
-        """Pull."""
+    def __call__(self, context: StepContext) -> Tensor:
+        """ℓ(f(x), y) + (λ/2) ‖θ − a‖²."""
         assert context.anchor is not None
-        force = context.lr * self.penalty
-        context.flat.lerp_(context.anchor, force / (1 + force) if math.isfinite(force) else 1.0)
+        apart = (context.flat - context.anchor).square().sum()
+        return super().__call__(context) + self.penalty / 2 * apart
+
+    @classmethod
+    def checked(cls, penalty: object, *plans: LocalPlan) -> Proximal:
+        """The pull of a penalty that the steps of these plans can follow.
+
+        On ``(λ/2) ‖θ − a‖²`` alone plain descent runs away from ``ηλ = 2`` on, and with momentum
+        μ from ``2 (1 + μ)`` on. Adam's steps do not grow with the gradient.
+        """
+        number = check_number("penalty", penalty, least=0)
+        for plan in plans:
+            most = {"sgd": 2.0, "momentum": 2.0 * (1.0 + plan.momentum)}.get(plan.optimizer)
+            if most is not None and number * plan.lr >= most:
+                raise OptionError(
+                    f"Expected a `penalty` below {most / plan.lr:g}, beyond which steps of "
+                    f"{plan.lr:g} overshoot farther every time, but got {number:g}: lower it, or "
+                    f"the learning rate, or use the optimizer 'adam'."
+                )
+        return cls(number)
