@@ -52,9 +52,7 @@ def main() -> None:
                 for update in batches:
                     stream.add(update)
                 sketches = torch.stack(stream.sketches)
-                found = noise_from_sketches(
-                    sketch, sketches, sources, geometry.inner, noise.sigma2
-                )
+                found = noise_from_sketches(sketch, sketches, sources, geometry.inner, noise.sigma2)
                 assert found.covariance is not None
                 v = found.covariance[0].diagonal() / geometry.source2[0]
                 errors.append((v - exact) / sigma2)

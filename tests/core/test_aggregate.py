@@ -186,6 +186,7 @@ def test_float32_is_as_right_as_its_digits(rule, long_round):
 PER_BLOCK = {rule: {"scope": "block"} for rule in ("fedda-auto", "fedgp-auto")}
 """What makes rules work on every block as on a model of its own, where that is not the default."""
 
+
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in ("zeno", "fltrust")])
 @given(drawn=rounds(), cut=st.integers(1, 7))
 def test_blocks_are_aggregated_as_if_they_were_models_of_their_own(rule, drawn, cut):

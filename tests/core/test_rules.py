@@ -397,7 +397,8 @@ def test_scope_model_takes_one_weight_for_all_blocks(rule):
     assert_close(auto, fixed, rtol=1e-10)
 
 
-def test_the_whole_model_is_the_default_scope(rule="fedgp-auto"):
+@pytest.mark.parametrize("rule", ["fedda-auto", "fedgp-auto"])
+def test_the_whole_model_is_the_default_scope(rule):
     drawn = random_round(10, n=3, m=8)
     given = (rule, drawn.target, drawn.sources, drawn.batches)
     plain = fb.aggregate(*given, blocks=[3, 5])

@@ -136,15 +136,31 @@ def test_validation_rows_are_taken_from_the_targets_training_rows():
     assert sorted(together.tolist()) == sorted(fed.task.target.x.tolist())
 
 
-def test_warm_up_is_fedavg_over_the_sources():
+@pytest.mark.parametrize(
+    ("weights", "of_sources", "of_all"),
+    [
+        (None, [1 / 3] * 3, [12, 120, 40, 40]),
+        ("equal", [1 / 3] * 3, [1, 1, 1, 1]),
+        ("samples", [0.6, 0.2, 0.2], [12, 120, 40, 40]),
+    ],
+)
+def test_shares_are_the_same_wherever_clients_are_averaged(weights, of_sources, of_all):
     task = blobs()
     big = replace(task.sources[0], x=task.sources[0].x.repeat(3, 1), y=task.sources[0].y.repeat(3))
-    fed = federation(replace(task, sources=(big, *task.sources[1:])))
+    fed = federation(replace(task, sources=(big, *task.sources[1:])), weights=weights)
     gathered, _ = fed.gather(0, fed.initial, with_target=False)
-    expected = fed.initial.parameters + torch.tensor([0.6, 0.2, 0.2]) @ gathered.rows
+    expected = fed.initial.parameters + torch.tensor(of_sources) @ gathered.rows
     state, failures = fed.warm_up(0, fed.initial)
     torch.testing.assert_close(state.parameters, expected)
     assert failures == {}
+    for name in ("source-only", "fedavg", "finetune-offline"):
+        made = method(name, fed)
+        made.run_round(0)
+        counts = torch.tensor(of_all if name == "fedavg" else [0, *of_sources], dtype=torch.float)
+        together, _ = fed.gather(0, fed.initial)
+        moved = fed.initial.parameters + counts / counts.sum() @ together.rows
+        found = made.shared if name == "finetune-offline" else made.state
+        torch.testing.assert_close(found.parameters, moved)
 
 
 def test_balanced_class_weights_give_every_class_the_same_say():
@@ -190,7 +206,9 @@ def test_borrowed_noise_is_the_sources_variance_per_sample_over_the_targets_coun
     noise = target_noise(vectors, fed.bench.sketch, torch.zeros(2, 2), borrowed=True)
     lent = (2.0 * 100 + 4.0 * 0.25 * 50) / 2 / 10
     assert noise.sigma2.tolist() == pytest.approx([lent, 8.0])
-    assert target_noise(vectors, fed.bench.sketch, torch.zeros(2, 2), borrowed=False).sigma2.tolist() == [1.0, 8.0]
+    assert target_noise(
+        vectors, fed.bench.sketch, torch.zeros(2, 2), borrowed=False
+    ).sigma2.tolist() == [1.0, 8.0]
 
 
 def test_probe_evidence_takes_the_sources_own_noise_off_and_stays_a_gram_matrix():

@@ -60,9 +60,8 @@ def test_the_pull_is_a_part_of_the_gradient():
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 @pytest.mark.parametrize(("curvature", "penalty"), [(0.01, 1.0), (1.0, 0.3)])
 def test_every_optimiser_ends_at_the_minimum_of_loss_and_pull(optimizer, curvature, penalty):
-    """y = x w with x² = k and the minimum at 1: the loss is k (w − 1)²/2 up to a factor 2.
+    """The loss k (w − 1)² and the pull λ w²/2 together are least at w = 2k / (2k + λ).
 
-    With the anchor at 0 the sum is least at 2k / (2k + λ), for the mean squared error k (w − 1)².
     A pull outside the gradient ends near 1/2 under Adam, whatever the curvature.
     """
     site = (torch.full((8, 1), curvature**0.5), torch.full((8, 1), curvature**0.5))

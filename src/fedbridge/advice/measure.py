@@ -119,7 +119,7 @@ def _measure(federation: Federation, start: State, state: State, tell: OnStep) -
         blocks=federation.rule_blocks,
         batches=federation.plan(TARGET, 1).batches_per_epoch(int(counts[0])),
         samples=tuple(int(count) for count in counts),
-        by_samples=federation.settings.weights == "samples",
+        weights=federation.settings.weights,
     )
     if len(conditions.blocks) == 1:
         batches = batches.whole()

@@ -19,6 +19,7 @@ from fedbridge.advice.verdict import ALONE, Point
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.core.geometry import Geometry, Noise, read_weights
 from fedbridge.core.rules import Mix, Rule, get
+from fedbridge.federation.settings import counts_by_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class Conditions:
         blocks: the slices that a rule treats one by one.
         batches: batches of the target in a round.
         samples: rows of the target and of every source.
-        by_samples: whether sources count by their rows.
+        weights: as in ``Settings``.
         draws: simulated rounds.
         seed: of the simulation.
     """
@@ -55,7 +56,7 @@ class Conditions:
     blocks: Blocks
     batches: int
     samples: tuple[int, ...]
-    by_samples: bool = False
+    weights: str | None = None
     draws: int = 32
     seed: int = 0
 
@@ -93,6 +94,7 @@ class _Rounds:
         errors: (S, K, D) error of the target's mean.
         sigma2: (S, K) noise as estimated.
         covariance: (S, K, N, N) its covariance along the sources, as estimated.
+        whole_covariance: (S, 1, N, N) the same over all blocks.
     """
 
     truth: Truth
@@ -100,6 +102,7 @@ class _Rounds:
     errors: Tensor
     sigma2: Tensor
     covariance: Tensor
+    whole_covariance: Tensor
 
     @classmethod
     def draw(cls, truth: Truth, conditions: Conditions) -> _Rounds:
@@ -117,14 +120,15 @@ class _Rounds:
         besides = truth.mistaken @ truth.sources.mT
         pairs = batches * (batches - 1)
         sigma2 = centred.square().sum((2, 3)) / pairs + truth.mistaken.square().sum((1, 2))
-        covariance = along.mT @ along / pairs + besides.mT @ besides
-        return cls(
-            truth,
-            conditions,
-            torch.cat((mean, -mean)),
-            torch.cat((sigma2, sigma2)),
-            torch.cat((covariance, covariance)),
+        covariance, whole = (
+            _squared(seen) / pairs + _squared(mistaken)
+            for seen, mistaken in (
+                (along, besides),
+                (along.sum(1, keepdim=True), besides.sum(0, keepdim=True)),
+            )
         )
+        twice = [torch.cat((each, each)) for each in (sigma2, covariance, whole)]
+        return cls(truth, conditions, torch.cat((mean, -mean)), *twice)
 
     def error(self, rule: Rule) -> float:
         """Mean squared error of a rule's update."""
@@ -153,18 +157,28 @@ class _Rounds:
         gram[:, 0, 0] += self.truth.sigma2
         seen = torch.cat((self.truth.noise, self.truth.mistaken), dim=1)
         along = seen @ self.truth.sources.mT
-        return self._geometry(rule, gram, seen.square().sum((1, 2)), along.mT @ along)
+        whole = _squared(along.sum(0, keepdim=True))
+        noise = Noise(seen.square().sum((1, 2)), _squared(along), whole_covariance=whole)
+        return self._geometry(rule, gram, noise)
 
     def _seen(self, rule: Rule, index: int) -> Geometry:
         gram = _gram(self.truth.target + self.errors[index], self.truth.sources)
-        return self._geometry(rule, gram, self.sigma2[index], self.covariance[index])
+        seen = (each[index] for each in (self.sigma2, self.covariance, self.whole_covariance))
+        sigma2, covariance, whole = seen
+        return self._geometry(rule, gram, Noise(sigma2, covariance, whole_covariance=whole))
 
-    def _geometry(self, rule: Rule, gram: Tensor, sigma2: Tensor, covariance: Tensor) -> Geometry:
+    def _geometry(self, rule: Rule, gram: Tensor, noise: Noise) -> Geometry:
         count = self.conditions.samples
-        counts = count if rule.by_samples or self.conditions.by_samples else None
+        by_samples = counts_by_samples(self.conditions.weights, fedavg=rule.by_samples)
+        counts = count if by_samples else None
         weights, samples = read_weights(counts, len(count) - 1)
-        noise = Noise(sigma2, covariance, batches=self.conditions.batches)
+        noise = replace(noise, batches=self.conditions.batches)
         return Geometry(self.conditions.blocks, gram, weights, samples, noise)
+
+
+def _squared(rows: Tensor) -> Tensor:
+    """(..., N, N) ``Σ_r x_r x_rᵀ`` over the rows (..., r, N)."""
+    return rows.mT @ rows
 
 
 def _gram(target: Tensor, sources: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedbridge.base.errors import FedbridgeError, NoiseUndefinedError, NonFiniteError, ShapeError
+from fedbridge.base.errors import FedbridgeError, NonFiniteError, ShapeError
 from fedbridge.core.blocks import Blocks
 from fedbridge.core.checks import check_batches, check_sources
 from fedbridge.core.geometry import Geometry, Noise, measure

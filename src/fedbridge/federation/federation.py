@@ -328,15 +328,20 @@ class Federation:
         return trained, probed
 
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
-        """A round of FedAvg over the sources, the target watching."""
+        """A round of the sources' mean, the target watching."""
         gathered, _ = self.gather(round, state, noise="none", with_target=False)
-        return self.averaged(state, gathered), dict(gathered.failures)
+        return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
 
-    def averaged(self, state: State, gathered: Gathered) -> State:
-        """FedAvg: the model moved by the mean of what came back, every client by its samples."""
+    def averaged(self, state: State, gathered: Gathered, *, fedavg: bool = True) -> State:
+        """The model moved by the mean of what came back: FedAvg's over all, or over the sources.
+
+        Clients have the shares that the setting ``weights`` gives them, here as in every rule.
+        """
         if not len(gathered.rows):
             return state
         counts = gathered.samples[1 if gathered.target is None else 0 :]
+        if not self.settings.by_samples(fedavg=fedavg):
+            counts = torch.ones_like(counts)
         shares = (counts / counts.sum()).to(gathered.rows.dtype)
         return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHOICES: dict[str, tuple[object, ...]] = {
     "align": (None, True, False),
     "blocks": ("tensor", "model", None),
-    "weights": ("equal", "samples"),
+    "weights": (None, "equal", "samples"),
     "buffers": ("target", "mean", "keep"),
     "evidence": ("path", "init", "probe"),
     "noise_from": ("own", "borrowed"),
@@ -80,12 +80,14 @@ class Settings:
         momentum: of the optimiser ``momentum``.
         weight_decay: L2 penalty.
         class_weights: ``balanced`` (each client by its own labels), one weight per class, or None.
-        warmup: rounds of FedAvg over the sources before the method starts.
+        warmup: rounds of the sources' mean before the method starts.
         lr_factor: both learning rates are multiplied by it after the warm-up.
         align: put the sources' updates in the target's unit (steps x learning rate) before the
             rule sees them; None leaves it to the rule (plain averages take updates as they are).
         blocks: apply the rule per parameter ``tensor`` or to the whole ``model`` (None too).
-        weights: shares of the sources, ``equal`` (1/N) or by ``samples``.
+        weights: shares in every mean over clients, ``equal`` or by ``samples``; None for equal
+            shares (1/N) in means over the sources, and by samples where FedAvg averages the target
+            with them.
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
             all clients, or ``keep`` those it had.
         evidence: what the weights are computed from: the training steps (``path``), the first
@@ -122,7 +124,7 @@ class Settings:
     lr_factor: float = 1.0
     align: bool | None = None
     blocks: str | None = "tensor"
-    weights: str = "equal"
+    weights: str | None = None
     buffers: str = "target"
     evidence: str = "path"
     noise_from: str = "own"
@@ -185,6 +187,10 @@ class Settings:
             own["lr"] *= self.lr_factor
         return replace(self.source_plan(warm=warm), drop_last=False, **own)
 
+    def by_samples(self, *, fedavg: bool) -> bool:
+        """Whether clients count by their rows, in FedAvg's mean over all or one over sources."""
+        return counts_by_samples(self.weights, fedavg=fedavg)
+
     @property
     def longest(self) -> float | None:
         """How many times as long as the median an update may be; None for any length."""
@@ -207,6 +213,12 @@ class Settings:
 
 OBJECT_MODEL = "object "
 """How the name of a model that came as an object begins: no ``module:function`` has a space."""
+
+
+def counts_by_samples(weights: str | None, *, fedavg: bool) -> bool:
+    """What ``weights`` mean: FedAvg's is a mean by samples, others are equal, unless said."""
+    return fedavg if weights is None else weights == "samples"
+
 
 NAMES = tuple(field.name for field in fields(Settings))
 

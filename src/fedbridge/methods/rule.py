@@ -37,7 +37,7 @@ class RuleMethod(Method):
         self.rule = rule
         settings = federation.settings
         self.align = not rule.own_unit if settings.align is None else settings.align
-        self.by_samples = rule.by_samples or settings.weights == "samples"
+        self.by_samples = settings.by_samples(fedavg=rule.by_samples)
         weighs = rule.noise != "none"
         self.probes = weighs and settings.evidence == "probe"
         self.keeps = weighs and settings.evidence == "init"

@@ -169,7 +169,11 @@ class RunFolder:
         """
         shape = CONFIG if whole else partly(CONFIG, "method", "model")
         file = self.path / "config.toml"
-        return read_record(file, shape, parse=parse_toml, kind="run", format=FORMAT)
+        config = read_record(file, shape, parse=parse_toml, kind="run", format=FORMAT)
+        then = config or {}
+        if then.get("version") == "0.1.0" and then.get("settings", {}).get("weights") == "equal":
+            del then["settings"]["weights"]  # what is not said now was said as "equal" then
+        return config
 
     def summary(self, *, whole: bool = False) -> dict[str, Any] | None:
         """The summary of a finished run; None if it is not finished. See ``config``."""
