@@ -13,7 +13,7 @@ from fedbridge.federation.evidence import measure_evidence, target_noise
 from fedbridge.federation.federation import TargetFailedError
 from fedbridge.federation.loop import SpoiltModelError
 from fedbridge.runs.folder import RunFolder
-from fedbridge.training.job import Outcome, seed_of
+from fedbridge.training.job import Outcome, measurable_batch, seed_of
 
 
 def test_seeds_differ_by_round_client_and_purpose_and_by_nothing_else():
@@ -161,6 +161,29 @@ def test_shares_are_the_same_wherever_clients_are_averaged(weights, of_sources, 
         moved = fed.initial.parameters + counts / counts.sum() @ together.rows
         found = made.shared if name == "finetune-offline" else made.state
         torch.testing.assert_close(found.parameters, moved)
+
+
+@pytest.mark.parametrize("usual", [4, 32])
+def test_a_small_target_has_enough_batches_to_measure_its_noise(usual):
+    for rows in range(4, 120):
+        size = measurable_batch(rows, usual)
+        assert 1 <= size <= usual
+        assert -(-rows // size) >= 4
+        if rows > 3 * usual:
+            assert size == usual
+        elif rows > 12:
+            assert rows % size != 1
+    assert [measurable_batch(rows, 32) for rows in (15, 30, 60)] == [3, 4, 8]
+
+
+@pytest.mark.parametrize("method", ["fedda-auto", "fedgp-auto", "fedda-joint", "fedgp-joint"])
+def test_rules_that_measure_noise_run_on_few_rows_and_say_how(method):
+    first, *others = fb.run(blobs(target_rows=15), method, rounds=2, workers=1).history
+    assert first["sigma2"] > 0
+    assert "15 rows are trained on in batches of 3 instead of 32" in first["notes"][0]
+    assert not any(line["notes"] for line in others)
+    said = fb.run(blobs(target_rows=15), method, rounds=1, workers=1, batch_size_target=2)
+    assert said.history[0]["notes"] == []
 
 
 def test_balanced_class_weights_give_every_class_the_same_say():

@@ -65,6 +65,8 @@ def run_command(args: Namespace) -> int:
                 callbacks=[update],
                 **of_run,
             )
+        if not (args.json or args.quiet):
+            shared.say(*result.history[0]["notes"])
     if args.json:
         shared.write_json({**result.summary, "out": str(out)})
     else:

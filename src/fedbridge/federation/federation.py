@@ -34,6 +34,7 @@ from fedbridge.training.job import (
     Job,
     LocalPlan,
     Outcome,
+    measurable_batch,
     seed_of,
 )
 from fedbridge.training.state import Buffers, Slices, State
@@ -147,6 +148,17 @@ class Federation:
             self._measured = Traffic(up + answer.traffic.up, down + answer.traffic.down)
         return answer.value
 
+    def batch_note(self) -> str | None:
+        """What to say of the target's batches if they are smaller than its rows' number allows."""
+        usual, own = self.settings.batch_size, self.plan(TARGET, 1).batch_size
+        if self.settings.batch_size_target is not None or own == usual:
+            return None
+        rows = rows_to_train(len(self.task.target), self.settings)
+        return (
+            f"the target's {rows} rows are trained on in batches of {own} instead of {usual}, so "
+            f"that the noise of its update can be measured: `batch_size_target` sets another size"
+        )
+
     def participants(self, round: int) -> list[int]:
         """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
         count = max(1, round_half_up(self.settings.participation * self.n_sources))
@@ -167,6 +179,9 @@ class Federation:
         settings = self.settings
         plan_of = settings.target_plan if client == TARGET else settings.source_plan
         plan = plan_of(warm=round < 1)
+        if client == TARGET and settings.batch_size_target is None:
+            rows = rows_to_train(len(self.task.target), settings)
+            plan = replace(plan, batch_size=measurable_batch(rows, plan.batch_size))
         if settings.class_weights is None or self.task.n_classes is None:
             return plan
         labels = torch.cat([self._labels(site) for site in (client, *beside)])

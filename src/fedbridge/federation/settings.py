@@ -71,7 +71,8 @@ class Settings:
         lr: learning rate of the sources.
         lr_target: learning rate of the target; None for that of the sources.
         batch_size: of the sources.
-        batch_size_target: of the target; None for that of the sources.
+        batch_size_target: of the target; None for that of the sources, or a smaller one where a
+            small target would have fewer than four batches.
         epochs: local epochs of the sources.
         epochs_target: local epochs of the target; None for those of the sources.
         steps: local steps of the sources instead of epochs.

@@ -86,6 +86,23 @@ class LocalPlan:
         return self.steps or self.epochs * self.batches_per_epoch(samples)
 
 
+LEAST_BATCHES, AIM = 4, 8
+"""Batches that the noise of a client's update should stand on, and those that small ones get."""
+
+
+def measurable_batch(rows: int, usual: int) -> int:
+    """The usual batch size, or one so small that so many rows make enough batches.
+
+    Fewer than ``LEAST_BATCHES`` say too little about the noise, one nothing. A last batch of a
+    single row, which would count as much as the others, is avoided where another size does that.
+    """
+    if usual * (LEAST_BATCHES - 1) < rows:
+        return usual
+    least = -(-rows // AIM)
+    sizes = [size for size in (least, least + 1) if size * (LEAST_BATCHES - 1) < rows]
+    return next((size for size in sizes if size == 1 or rows % size != 1), least)
+
+
 @dataclass(frozen=True)
 class Job:
     """One piece of work for one client, small enough to send anywhere.
