@@ -177,6 +177,7 @@ def assemble(
     preprocessing: Preprocessing | ImagePreprocessing | None = None,
     digest: str | None = None,
     notes: Sequence[str] = (),
+    one_class: bool = False,
 ) -> FederatedTask:
     """Give every row its role, write the manifest, and note classes that sites do not share.
 
@@ -197,6 +198,7 @@ def assemble(
         preprocessing: What the target's later rows go through.
         digest: SHA-256 of a published data set as it was read, for the manifest.
         notes: What the loader has to say before the classes that sites do not share.
+        one_class: Whether labelled rows of a single class are meant.
     """
     own_test = test is not None
     test = test if test is not None else select(target, split.test)
@@ -227,6 +229,7 @@ def assemble(
             **({} if digest is None else {"content": f"sha256:{digest}"}),
         },
         notes=(*notes, *_class_notes(sites, labelled.y, class_names or ())),
+        one_class=one_class,
     )
 
 
