@@ -14,11 +14,11 @@ from torch import Tensor
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.base.files import check_fits, readable_size
 from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.site_files import site_files
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
     FederatedTask,
-    PixelsToUnit,
     Site,
     check_finite,
     check_lengths,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.preparing import Prepare
     from fedbridge.data.split import Rows
     from fedbridge.data.tables.preprocessing import Preprocessing
-    from fedbridge.data.task import Prepare
 
 NPY = ".npy"
 HEADERS = {

@@ -8,7 +8,7 @@ is made: whoever holds one may rely on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -25,12 +25,11 @@ from fedbridge.base.errors import (
 from fedbridge.base.files import machine_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.preparing import Prepare
     from fedbridge.data.tables.preprocessing import Preprocessing
-
-    Prepare = Callable[[Tensor, torch.Generator], Tensor]
 
 GIGABYTE = 10**9
 SHIFTED_TARGET = "target"
@@ -46,8 +45,9 @@ class Site:
         x: The rows ``(n, ...)`` in any dtype; images may stay ``uint8``.
         y: Class indices ``(n,)`` as int64, or regression values ``(n,)`` or ``(n, k)`` as float32.
         prepare: Applied to every batch of ``x`` on its device: turns ``uint8`` into floats, draws
-            noise anew. Must be picklable (a frozen dataclass with ``__call__``), because worker
-            processes receive it. ``None`` leaves batches as they are.
+            noise anew. Must be picklable (a frozen dataclass with ``__call__``, or a ``Drawing``
+            of ``preparing``), because worker processes receive it. ``None`` leaves batches as they
+            are.
     """
 
     name: str
@@ -334,72 +334,6 @@ def check_memory(needed: float, what: str, advice: str) -> None:
             f"Expected data that fit into memory, {memory / GIGABYTE:,.1f} GB, but {what} would "
             f"take {needed / GIGABYTE:,.1f} GB: {advice}."
         )
-
-
-@dataclass(frozen=True)
-class PixelsToUnit:
-    """``uint8`` pixels as floats in [0, 1], batch by batch: a quarter of the memory."""
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch divided by 255."""
-        return x.to(torch.float32) / 255
-
-
-@dataclass(frozen=True)
-class AddNoise:
-    """Gaussian noise drawn anew at every access, without clipping, as the paper's scripts do."""
-
-    std: float
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch plus a fresh draw."""
-        noise = torch.randn(x.shape, generator=generator, device=generator.device)
-        return x + self.std * noise.to(x.device)
-
-
-@dataclass(frozen=True)
-class InTurn:
-    """Several preparations, one after the other."""
-
-    steps: tuple[Prepare, ...]
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch after all steps."""
-        for step in self.steps:
-            x = step(x, generator)
-        return x
-
-
-_KINDS: dict[str, type[PixelsToUnit] | type[AddNoise]] = {
-    "pixels-to-unit": PixelsToUnit,
-    "add-noise": AddNoise,
-}
-
-
-def prepare_to_record(prepare: Prepare | None) -> list[dict[str, Any]]:
-    """A preparation as plain values, so that a site's file can name it; the way back is below."""
-    if prepare is None:
-        return []
-    if isinstance(prepare, InTurn):
-        return [record for step in prepare.steps for record in prepare_to_record(step)]
-    for name, kind in _KINDS.items():
-        if type(prepare) is kind:
-            return [{"kind": name, **vars(prepare)}]
-    raise DataError(
-        f"Expected batches to be prepared by one of {', '.join(_KINDS)}, but got "
-        f"{type(prepare).__name__}: another process cannot find it again; prepare the rows "
-        f"beforehand."
-    )
-
-
-def prepare_from_record(records: list[dict[str, Any]]) -> Prepare | None:
-    """What ``prepare_to_record`` described."""
-    steps = tuple(_KINDS[record["kind"]](*map(float, _values(record))) for record in records)
-    return InTurn(steps) if len(steps) > 1 else next(iter(steps), None)
-
-
-def _values(record: dict[str, Any]) -> list[Any]:
-    return [value for name, value in record.items() if name != "kind"]
 
 
 def check_target_name(target: str | None, sites: Iterable[str]) -> str:
