@@ -70,6 +70,7 @@ def federation(
     task: fb.FederatedTask | None = None,
     model: str | nn.Module = "linear",
     method: str = "fedavg",
+    seed: int = 0,
     **options: object,
 ) -> Federation:
     """A federation in this process, with plain SGD, for a method and what it composes and needs."""
@@ -78,7 +79,7 @@ def federation(
     torch.manual_seed(0)
     settings = Settings(**{"lr": 0.1, "batch_size": 8, "workers": 1, **options})  # type: ignore[arg-type]
     composed = kind.compose(build_model(model, chosen), chosen)
-    return Federation(chosen, composed, settings, seed=0, needs=kind.needs)
+    return Federation(chosen, composed, settings, seed=seed, needs=kind.needs)
 
 
 def method(name: str, on: Federation, **options: object) -> Method:

@@ -14,7 +14,8 @@ from fedbridge.base.errors import (
     ShapeError,
 )
 from fedbridge.data.load import load_task
-from fedbridge.data.task import FederatedTask, PixelsToUnit
+from fedbridge.data.preparing import PixelsToUnit
+from fedbridge.data.task import FederatedTask
 
 from_arrays = FederatedTask.from_arrays
 

@@ -1,11 +1,15 @@
 """One function for every kind of task: by name, file, folder or task file."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from fedbridge.base.errors import DataError, OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.base.files import to_json
@@ -13,6 +17,7 @@ from fedbridge.data.load import RUN_OPTIONS, load_task, possible_targets, regist
 from fedbridge.data.task import FederatedTask
 from fedbridge.federation.settings import NAMES, Settings
 from fedbridge.models import build_model
+from fedbridge.workflows.run import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -201,3 +206,88 @@ class TestTaskFile:
 
     def test_the_options_of_a_run_are_those_of_its_settings(self):
         assert RUN_OPTIONS == NAMES
+
+
+class TestSources:
+    """``sources`` keeps some of the sources of any task; all else stays as it was."""
+
+    HOSPITALS = EXAMPLES / "hospitals" / "hospitals.csv"
+    COLUMNS: ClassVar = {"site_column": "hospital", "label_column": "disease"}
+
+    @pytest.mark.parametrize(
+        "which", [["Riverside", "hillcrest"], "hillcrest, Riverside", ("HILLCREST", "Riverside")]
+    )
+    def test_a_list_or_text_with_commas_in_the_order_of_the_task(self, which):
+        whole = load_task(self.HOSPITALS, target="Northgate", **self.COLUMNS)
+        task = load_task(self.HOSPITALS, target="Northgate", sources=which, **self.COLUMNS)
+        assert task.source_names == ("Hillcrest", "Riverside")
+        assert torch.equal(task.target.x, whole.target.x)
+        assert torch.equal(task.sources[1].x, whole.sources[2].x)
+        assert list(task.manifest["sources"]) == ["Hillcrest", "Riverside"]
+        assert task.manifest["options"]["sources"] == ["Hillcrest", "Riverside"]
+        assert "left out of the sources: 'Lakeside'" in task.notes
+        json.loads(to_json(dict(task.manifest)))
+
+    @pytest.mark.parametrize(
+        ("name", "target", "which"),
+        [
+            ("digits-noise", None, ["source 1", "source 3"]),
+            ("rbf", None, ["source 1"]),
+            ("heart", "va", ["cleveland"]),
+            ("colored-mnist", "-90%", ["plus80"]),
+            ("fashion-noise", None, "source 9"),
+        ],
+    )
+    def test_of_built_in_tasks(self, tiny, name, target, which):
+        task = load_task(name, target=target, n_target=20, sources=which)
+        assert len(task.sources) == len([which] if isinstance(which, str) else which)
+        assert "sources" not in load_task(name, target=target, n_target=20).manifest["options"]
+
+    def test_of_folders_of_arrays_even_when_their_names_are_numbers(self, tmp_path):
+        for site in ("1", "2", "3"):
+            np.savez(tmp_path / f"{site}.npz", X=np.full((10, 2), int(site)), y=np.arange(10) % 2)
+        for which in ("1,3", [1, 3], ["1", "3"]):
+            task = load_task(tmp_path, target="2", sources=which)
+            assert task.source_names == ("1", "3")
+        assert load_task(tmp_path, target="2", sources=3).source_names == ("3",)
+        assert len(load_task(tmp_path, target="2", sources=None).sources) == 2
+
+    def test_of_folders_of_images(self, tmp_path):
+        for site in ("sunny", "rain, fog", "night"):
+            for label in ("cat", "dog"):
+                (tmp_path / site / label).mkdir(parents=True)
+                for k in range(4):
+                    Image.new("RGB", (8, 8), (k, 0, 0)).save(tmp_path / site / label / f"{k}.png")
+        task = load_task(tmp_path, target="night", sources="rain, fog", cache=False)
+        assert task.source_names == ("rain, fog",)
+
+    def test_of_a_task_file_which_gives_way_to_the_argument(self, tmp_path):
+        file = tmp_path / "task.toml"
+        file.write_text('[task]\nname = "digits-noise"\nsources = ["source 2"]\n')
+        assert load_task(file).source_names == ("source 2",)
+        task = load_task(file, sources="source 1,source 4")
+        assert task.source_names == ("source 1", "source 4")
+        assert task.manifest["loaded_as"]["options"] == {"sources": "source 1,source 4"}
+
+    @pytest.mark.parametrize(
+        ("which", "message"),
+        [
+            ("Riversid", "got 'Riversid'. Did you mean 'Riverside'.*Sources: 'Hillcrest', 'Lake"),
+            (["Riverside", "Northgate"], "other than the target, but got 'Northgate'"),
+            (["Riverside", "riverside"], "once, but got 'Riverside' twice"),
+            ([], "at least one source"),
+            (" , ", "at least one source"),
+            (True, "a list of names, but got True"),
+            (0.5, "a list of names, but got 0.5"),
+        ],
+    )
+    def test_what_names_no_source_is_refused(self, which, message):
+        with pytest.raises(OptionError, match=message):
+            load_task(self.HOSPITALS, target="Northgate", sources=which, **self.COLUMNS)
+
+    def test_the_run_remembers_them(self, tmp_path):
+        task = load_task("digits-noise", sources="source 2")
+        run(task, "fedda", rounds=1, workers=1, out=tmp_path / "run")
+        config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+        assert config["sources"] == ["source 2"]
+        assert config["loaded_as"]["options"] == {"sources": "source 2"}

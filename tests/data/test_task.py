@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from fedbridge.base.errors import DataError, NonFiniteError, ShapeError, UnknownTargetError
-from fedbridge.data.task import (
-    AddNoise,
-    FederatedTask,
-    InTurn,
-    PixelsToUnit,
-    Site,
-    check_target_name,
-)
+from fedbridge.data.task import FederatedTask, Site, check_target_name
 
 DOMAINS = ("+90%", "+80%", "-90%", "Real World", "va")
 
@@ -111,27 +104,6 @@ def test_class_labels_are_whole_numbers():
 def test_one_class_at_the_target_is_named_as_the_data_spell_it():
     with pytest.raises(DataError, match="class 'no'"):
         task(target=site("T", (0, 0)), class_names=("no", "yes", "maybe"))
-
-
-def test_noise_is_drawn_anew_and_decided_by_the_generator():
-    x, generator = torch.zeros(1000, 4), torch.Generator().manual_seed(0)
-    first, second = AddNoise(0.5)(x, generator), AddNoise(0.5)(x, generator)
-    assert not torch.equal(first, second)
-    assert torch.equal(first, AddNoise(0.5)(x, torch.Generator().manual_seed(0)))
-    assert first.std().item() == pytest.approx(0.5, rel=0.05)
-
-
-def test_preparations_follow_each_other():
-    pixels = torch.full((2, 3), 255, dtype=torch.uint8)
-    steps = InTurn((PixelsToUnit(), AddNoise(0.0)))
-    assert torch.equal(steps(pixels, torch.Generator()), torch.ones(2, 3))
-
-
-@pytest.mark.parametrize(
-    "prepare", [AddNoise(0.5), PixelsToUnit(), InTurn((PixelsToUnit(), AddNoise(0.5)))]
-)
-def test_preparations_reach_worker_processes(prepare):
-    assert pickle.loads(pickle.dumps(prepare)) == prepare
 
 
 @pytest.mark.parametrize(

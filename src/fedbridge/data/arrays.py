@@ -14,11 +14,11 @@ from torch import Tensor
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.base.files import check_fits, readable_size
 from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.site_files import site_files
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
     FederatedTask,
-    PixelsToUnit,
     Site,
     check_finite,
     check_lengths,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.preparing import Prepare
     from fedbridge.data.split import Rows
     from fedbridge.data.tables.preprocessing import Preprocessing
-    from fedbridge.data.task import Prepare
 
 NPY = ".npy"
 HEADERS = {
@@ -177,6 +177,7 @@ def assemble(
     preprocessing: Preprocessing | ImagePreprocessing | None = None,
     digest: str | None = None,
     notes: Sequence[str] = (),
+    one_class: bool = False,
 ) -> FederatedTask:
     """Give every row its role, write the manifest, and note classes that sites do not share.
 
@@ -197,6 +198,7 @@ def assemble(
         preprocessing: What the target's later rows go through.
         digest: SHA-256 of a published data set as it was read, for the manifest.
         notes: What the loader has to say before the classes that sites do not share.
+        one_class: Whether labelled rows of a single class are meant.
     """
     own_test = test is not None
     test = test if test is not None else select(target, split.test)
@@ -227,6 +229,7 @@ def assemble(
             **({} if digest is None else {"content": f"sha256:{digest}"}),
         },
         notes=(*notes, *_class_notes(sites, labelled.y, class_names or ())),
+        one_class=one_class,
     )
 
 

@@ -51,6 +51,7 @@ from fedbridge.data.builtin.semi_synthetic import (
 from fedbridge.data.images.folder import images_task
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.tables.load import table_task
+from fedbridge.data.task import keep_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
 
 NO_OPTIONS = ("target", "seed")
 """Parameters that every task has."""
+
+KEEP_SOURCES = "sources"
+"""The option of every task that keeps only the sources it names."""
 
 TABLES = ("task", "run")
 OF_EVERY_TASK = ("path", "name", "target")
@@ -101,7 +105,8 @@ def load_task(
             of ``domain.npz`` or of one CSV per site; or a ``.toml`` that names one of these.
         target: The site that adapts; needed for own data.
         seed: Decides every random choice of rows.
-        **options: What this kind of task takes besides, such as ``n_target``.
+        **options: What this kind of task takes besides, such as ``n_target``; and of every task
+            ``sources``, the names of the sources to keep, as a list or separated by commas.
     """
     options = {option: _own_type(value) for option, value in options.items()}
     if Path(name_or_path).suffix.lower() == ".toml":
@@ -156,9 +161,13 @@ def _load(
     factory = _factory(name_or_path)
     known = _known_options(factory)
     _check_options(factory, options, f"task {str(name_or_path)!r}")
-    task = factory(target=target, seed=seed, **_arguments(factory, options))
+    own = {name: value for name, value in options.items() if name in known or name != KEEP_SOURCES}
+    task = factory(target=target, seed=seed, **_arguments(factory, own))
     usual = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
-    in_force = {**usual, **options}
+    in_force = {**usual, **own}
+    if KEEP_SOURCES not in own and options.get(KEEP_SOURCES) is not None:
+        task = keep_sources(task, options[KEEP_SOURCES])
+        in_force[KEEP_SOURCES] = list(task.source_names)
     return replace(task, manifest={**task.manifest, "options": in_force})
 
 
@@ -210,7 +219,8 @@ def _check_options(
     """Refuse options that the task does not have, and anything but text where it expects text."""
     parameters = inspect.signature(factory).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        check_known(options, (*more, *_known_options(factory)), where)
+        known = dict.fromkeys((*more, *_known_options(factory), KEEP_SOURCES))
+        check_known(options, tuple(known), where)
     for name, value in options.items():
         kind = parameters[name].annotation if name in parameters else None
         empty = value is None and kind == "str | None"

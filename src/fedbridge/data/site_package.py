@@ -13,8 +13,9 @@ from safetensors.torch import save
 
 from fedbridge.base.errors import DataError
 from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
+from fedbridge.data.preparing import prepare_from_record, prepare_to_record
 from fedbridge.data.tables.preprocessing import Preprocessing
-from fedbridge.data.task import FederatedTask, Site, prepare_from_record, prepare_to_record
+from fedbridge.data.task import FederatedTask, Site
 from fedbridge.models.weights import stored_tensors
 
 if TYPE_CHECKING:

@@ -144,6 +144,13 @@ def split_target(
         n_test: How many test, where the task decides; 0 when there is a test set already.
     """
     training, test = split_test(strata, n, options.n_test(n) if n_test is None else n_test, seed)
+    return label_rows(strata, training, test, seed, options)
+
+
+def label_rows(
+    strata: NDArray[np.generic] | None, training: Rows, test: Rows, seed: int, options: SplitOptions
+) -> TargetSplit:
+    """The split whose rows train and test as given, with as many labels as the options say."""
     labelled, unlabelled = stratified_split(
         None if strata is None else strata[training],
         len(training),

@@ -7,8 +7,8 @@ is made: whoever holds one may rely on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbridge.base.errors import (
     DataError,
     NonFiniteError,
+    OptionError,
     ShapeError,
     TargetNeededError,
     UnknownTargetError,
@@ -24,12 +25,11 @@ from fedbridge.base.errors import (
 from fedbridge.base.files import machine_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.preparing import Prepare
     from fedbridge.data.tables.preprocessing import Preprocessing
-
-    Prepare = Callable[[Tensor, torch.Generator], Tensor]
 
 GIGABYTE = 10**9
 SHIFTED_TARGET = "target"
@@ -45,8 +45,9 @@ class Site:
         x: The rows ``(n, ...)`` in any dtype; images may stay ``uint8``.
         y: Class indices ``(n,)`` as int64, or regression values ``(n,)`` or ``(n, k)`` as float32.
         prepare: Applied to every batch of ``x`` on its device: turns ``uint8`` into floats, draws
-            noise anew. Must be picklable (a frozen dataclass with ``__call__``), because worker
-            processes receive it. ``None`` leaves batches as they are.
+            noise anew. Must be picklable (a frozen dataclass with ``__call__``, or a ``Drawing``
+            of ``preparing``), because worker processes receive it. ``None`` leaves batches as they
+            are.
     """
 
     name: str
@@ -83,6 +84,8 @@ class FederatedTask:
         manifest: Which rows are where, ready for JSON; saved with each run.
         preprocessing: What ``predict`` needs to treat new rows or images as these were treated.
         notes: What the loader did, in plain words, printed before training.
+        one_class: Whether labelled target rows of one class only are meant, as in a published
+            split; otherwise they are refused.
     """
 
     name: str
@@ -98,6 +101,7 @@ class FederatedTask:
     manifest: Mapping[str, object] = field(default_factory=dict)
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     notes: tuple[str, ...] = ()
+    one_class: bool = False
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -112,7 +116,7 @@ class FederatedTask:
         self._check_shapes()
         for site in self._labelled_sites():
             self._check_labels(site)
-        if self.n_classes is not None:
+        if self.n_classes is not None and not self.one_class:
             check_target_classes(self.target, self.class_names)
 
     @classmethod
@@ -332,72 +336,6 @@ def check_memory(needed: float, what: str, advice: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class PixelsToUnit:
-    """``uint8`` pixels as floats in [0, 1], batch by batch: a quarter of the memory."""
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch divided by 255."""
-        return x.to(torch.float32) / 255
-
-
-@dataclass(frozen=True)
-class AddNoise:
-    """Gaussian noise drawn anew at every access, without clipping, as the paper's scripts do."""
-
-    std: float
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch plus a fresh draw."""
-        noise = torch.randn(x.shape, generator=generator, device=generator.device)
-        return x + self.std * noise.to(x.device)
-
-
-@dataclass(frozen=True)
-class InTurn:
-    """Several preparations, one after the other."""
-
-    steps: tuple[Prepare, ...]
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch after all steps."""
-        for step in self.steps:
-            x = step(x, generator)
-        return x
-
-
-_KINDS: dict[str, type[PixelsToUnit] | type[AddNoise]] = {
-    "pixels-to-unit": PixelsToUnit,
-    "add-noise": AddNoise,
-}
-
-
-def prepare_to_record(prepare: Prepare | None) -> list[dict[str, Any]]:
-    """A preparation as plain values, so that a site's file can name it; the way back is below."""
-    if prepare is None:
-        return []
-    if isinstance(prepare, InTurn):
-        return [record for step in prepare.steps for record in prepare_to_record(step)]
-    for name, kind in _KINDS.items():
-        if type(prepare) is kind:
-            return [{"kind": name, **vars(prepare)}]
-    raise DataError(
-        f"Expected batches to be prepared by one of {', '.join(_KINDS)}, but got "
-        f"{type(prepare).__name__}: another process cannot find it again; prepare the rows "
-        f"beforehand."
-    )
-
-
-def prepare_from_record(records: list[dict[str, Any]]) -> Prepare | None:
-    """What ``prepare_to_record`` described."""
-    steps = tuple(_KINDS[record["kind"]](*map(float, _values(record))) for record in records)
-    return InTurn(steps) if len(steps) > 1 else next(iter(steps), None)
-
-
-def _values(record: dict[str, Any]) -> list[Any]:
-    return [value for name, value in record.items() if name != "kind"]
-
-
 def check_target_name(target: str | None, sites: Iterable[str]) -> str:
     """The site that the user means by ``target``; own data have no target of their own.
 
@@ -410,15 +348,74 @@ def check_target_name(target: str | None, sites: Iterable[str]) -> str:
         raise TargetNeededError(
             f"Expected `target` to name the site that adapts: one of {listed}.", names
         )
-    if str(target) in names:
-        return str(target)
-    alike = [name for name in names if _plain_name(name) == _plain_name(str(target))]
-    if len(alike) != 1:
+    found = _meant(str(target), names)
+    if found is None:
         raise UnknownTargetError(
             f"Expected `target` to be a site, but got {target!r}.{nearest(str(target), names)} "
             f"Sites: {listed}."
         )
-    return alike[0]
+    return found
+
+
+def keep_sources(task: FederatedTask, which: object) -> FederatedTask:
+    """The task with only the named sources, in its own order; all else stays as it was.
+
+    ``which`` is a list of names, or text with commas between them; names are understood as those
+    of targets are.
+    """
+    sites = {site.name: site for site in task.sources}
+    listed = f"Sources: {', '.join(map(repr, sites))}."
+    if isinstance(which, str):
+        parts = (part.strip() for part in which.split(","))
+        asked = [which] if _meant(which, sites) else [part for part in parts if part]
+    elif isinstance(which, list | tuple):
+        asked = [str(name) for name in which]
+    elif type(which) is int:
+        asked = [str(which)]
+    else:
+        raise OptionError(f"Expected `sources` to be a list of names, but got {which!r}. {listed}")
+    if not asked:
+        raise OptionError(f"Expected `sources` to name at least one source, but got none. {listed}")
+    kept = []
+    for name in asked:
+        found = _meant(name, sites)
+        if found is None and _meant(name, [task.target.name]):
+            raise OptionError(
+                f"Expected `sources` other than the target, but got {name!r}, which is the target "
+                f"itself. {listed}"
+            )
+        if found is None:
+            raise OptionError(
+                f"Expected `sources` to name sources of the task, but got {name!r}."
+                f"{nearest(name, sites)} {listed}"
+            )
+        if found in kept:
+            raise OptionError(f"Expected every source in `sources` once, but got {found!r} twice.")
+        kept.append(found)
+    gone = [name for name in sites if name not in kept]
+    rows = task.manifest.get("sources")
+    manifest = dict(task.manifest)
+    if isinstance(rows, dict):
+        manifest["sources"] = {name: own for name, own in rows.items() if name in kept}
+    about_them = tuple(f"site {name!r}" for name in gone)
+    notes = [note for note in task.notes if not note.startswith(about_them)]
+    if gone:
+        notes.append(f"left out of the sources: {', '.join(map(repr, gone))}")
+    return replace(
+        task,
+        sources=tuple(site for name, site in sites.items() if name in kept),
+        manifest=manifest,
+        notes=tuple(notes),
+    )
+
+
+def _meant(name: str, names: Iterable[str]) -> str | None:
+    """The one of some names that a user means; None if there is none, or more than one."""
+    known = list(names)
+    if name in known:
+        return name
+    alike = [other for other in known if _plain_name(other) == _plain_name(name)]
+    return alike[0] if len(alike) == 1 else None
 
 
 def check_shifted_target(target: str | None) -> None:

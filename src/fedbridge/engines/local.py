@@ -79,7 +79,7 @@ class LocalEngine:
     def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
         """Measure a model here."""
         with one_thread():
-            return Answer(self._bench.evaluate(state))
+            return Answer(self._bench.evaluate(round, state))
 
     def _memory(self, rows: int) -> Tensor:
         return torch.zeros(rows, self._bench.blocks.total)

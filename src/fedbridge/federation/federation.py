@@ -87,6 +87,7 @@ class Federation:
         self.bench = Workbench(
             model,
             task,
+            seed=seed,
             device=settings.device,
             sketch_size=settings.sketch_size,
             more_sites=tuple(more.values()),
@@ -100,7 +101,7 @@ class Federation:
         self.rule_blocks = (
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
-        self.begin_round()
+        self.begin_round(0)
         self.stays: Slices = ()
         self.buffers_stay: frozenset[str] = frozenset()
 
@@ -127,8 +128,9 @@ class Federation:
         self.engine.close()
         self._is_open = False
 
-    def begin_round(self) -> None:
-        """Count bytes, notes and facts from here on."""
+    def begin_round(self, round: int) -> None:
+        """Count bytes, notes and facts from here on; predictions are of this round."""
+        self.round = round
         self.bytes_up = self.bytes_down = 0
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
@@ -389,17 +391,21 @@ class Federation:
     def measure(self, state: State, site: Site | None = None) -> Metrics:
         """Measures of a model on the target's test split, or on another set that is here."""
         with one_thread():
-            return self.bench.measure(state, self.task.test if site is None else site)
+            known = self.task.test if site is None else site
+            return self.bench.measure(state, known, round=self.round)
 
     def predict(
         self,
         state: State,
         site: Site,
         answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Outputs of a model, or another ``answer`` of it (its features), for all rows of a set."""
+        """Outputs of a model, or another ``answer`` of it (its features), for rows of a set."""
         with one_thread():
-            return self.bench.predict(state.parameters, state.buffers, site, answer)
+            return self.bench.predict(
+                state.parameters, state.buffers, site, answer, round=self.round, rows=rows
+            )
 
     def present(
         self, round: int, *, with_target: bool = True, with_sources: bool = True

@@ -185,6 +185,7 @@ class Run:
         summary: dict[str, Any],
     ) -> None:
         """All files of a finished run, or those that an earlier end has not come to."""
+        federation.begin_round(self.history[-1]["round"])
         whole = FinishedRun(folder.path, self.task, federation, state, summary)
         folder.unseal()
         folder.write_task(self.task, self.config())
@@ -250,7 +251,7 @@ class Run:
     def _run_round(
         self, round: int, federation: Federation, method: Method, folder: RunFolder | None
     ) -> None:
-        federation.begin_round()
+        federation.begin_round(round)
         warm = round < 1
         if warm:
             record = Record()

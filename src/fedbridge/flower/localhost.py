@@ -154,17 +154,17 @@ class Rehearsal:
         model = build_model(self.options.get("model") or self.task.model, self.task)
         model.load_state_dict(load_file(folder.path / "model.safetensors"))
         if kept:
-            self._write_end(model, summary)
+            self._write_end(model, summary, history[-1]["round"])
             folder.seal()
         return RunResult(
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
 
-    def _write_end(self, model: nn.Module, summary: dict[str, Any]) -> None:
+    def _write_end(self, model: nn.Module, summary: dict[str, Any], last: int) -> None:
         """What a finished run has besides; the test rows are here, not at the coordinator."""
         test = self.task.test
-        bench = Workbench(deepcopy(model), self.task)
-        outputs = bench.predict(parameter_vector(model), buffer_copies(model), test)
+        bench = Workbench(deepcopy(model), self.task, seed=self.seed)
+        outputs = bench.predict(parameter_vector(model), buffer_copies(model), test, round=last)
         keep_outputs(self.run_folder.path, outputs, test)
         write_model_card(self.run_folder.path, summary)
         write_report(self.run_folder.path, unchecked=True)

@@ -192,6 +192,7 @@ class SiteWorker:
         if not jobs or any(job.client != self.client for job in jobs):
             raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
         self.floors.count(self.memory.root / ASKED, "train")
+        self.federation.begin_round(round)
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
         side, note = self._side(round, states, decided)
@@ -234,6 +235,7 @@ class SiteWorker:
     def decide(self, round: int, news: News) -> Decision:
         """Let the target's side decide, and measure what it chose."""
         self.floors.count(self.memory.root / ASKED, "measure")
+        self.federation.begin_round(round)
         side = self._make_side()
         waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
         if side is None or waiting is None or waiting.round != round:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,7 +68,7 @@ def held_out_outputs(
     """Outputs for the rows of every fold by its own model, fold after fold, and their labels."""
     site = federation.task.target
     outputs = [
-        federation.predict(model, replace(site, x=site.x[rows], y=site.y[rows]))
+        federation.predict(model, site, rows=rows)
         for model, rows in zip(models, folds, strict=True)
     ]
     return torch.cat(outputs), site.y[torch.cat([*folds])]

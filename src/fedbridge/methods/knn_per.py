@@ -155,8 +155,8 @@ class KnnPer(RuleMethod):
         assert federation.task.n_classes is not None
         rows = federation.target_rows
         used = site if rows is None else replace(site, x=site.x[rows], y=site.y[rows])
-        keys = federation.predict(self.state, used, _features)
-        outputs = federation.predict(self.state, used, _outputs)
+        keys = federation.predict(self.state, site, _features, rows)
+        outputs = federation.predict(self.state, site, _outputs, rows)
         votes = functional.one_hot(used.y, federation.task.n_classes).float()
         distances = torch.cdist(keys.double(), keys.double()).square()
         distances.fill_diagonal_(torch.inf)

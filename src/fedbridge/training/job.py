@@ -28,7 +28,7 @@ FIRST_ROUND = 2**20
 """Added to round numbers in seeds, because warm-up rounds are counted down to 0."""
 
 TRAINING, PROBING, DROPPING, CHOOSING, SPLITTING = range(5)
-INITIALISING = 50
+INITIALISING, PREPARING = 50, 60
 """Purposes that seeds are made for."""
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from fedbridge.core.blocks import (
 )
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
+from fedbridge.data.preparing import RowChance, prepared, row_seeds
 from fedbridge.evaluation.metrics import (
     Evaluation,
     Metrics,
@@ -36,7 +38,7 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
-from fedbridge.training.job import Job, LocalPlan, Outcome
+from fedbridge.training.job import PREPARING, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.objective import Batch, StepContext
 from fedbridge.training.optimizers import make_optimizer
 from fedbridge.training.state import State, complement, overwrite
@@ -90,6 +92,7 @@ class Workbench:
     Attributes:
         sites: rows by the number of their client; the target's first, sets for special needs last.
         test: the target's test split.
+        seed: of what is random where nothing trains.
         validation: rows of the target set aside for early stopping, if there are any.
     """
 
@@ -98,6 +101,7 @@ class Workbench:
         model: nn.Module,
         task: FederatedTask,
         *,
+        seed: int = 0,
         device: str = "cpu",
         sketch_size: int = 64,
         more_sites: tuple[Site, ...] = (),
@@ -107,7 +111,7 @@ class Workbench:
         self.model = model.to(self.device)
         self.blocks = Blocks.of_model(model)
         self.sites: tuple[Site, ...] = (task.target, *task.sources, *more_sites)
-        self.test, self.validation = task.test, validation
+        self.test, self.validation, self.seed = task.test, validation, seed
         self.sketch = Sketch(self.blocks, size=sketch_size)
         self._classes = task.n_classes
         self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
@@ -144,27 +148,39 @@ class Workbench:
         buffers: Mapping[str, Tensor],
         site: Site,
         answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
+        *,
+        round: int = 0,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """The model's outputs, or another ``answer`` of it, for every row of a site, on the CPU."""
+        """The model's outputs, or another ``answer`` of it, for rows of a site, on the CPU.
+
+        Noise that is redrawn is that of the round: the same for all models that are compared in
+        it, another in the next.
+        """
         self._load(parameters.to(self.device), buffers)
         self.model.eval()
         ask = self.model if answer is None else partial(answer, self.model)
-        generator = torch.Generator(self.device).manual_seed(0)
-        rows = torch.arange(len(site)).split(PREDICTION_BATCH)
+        seed = seed_of(self.seed, round, crc32(site.name.encode()), PREPARING)
+        every = torch.arange(len(site)) if rows is None else rows
         with torch.no_grad():
-            return torch.cat([ask(self._inputs(site, part, generator)).cpu() for part in rows])
+            return torch.cat(
+                [
+                    ask(self._inputs(site, part, seed)).cpu()
+                    for part in every.split(PREDICTION_BATCH)
+                ]
+            )
 
-    def measure(self, state: State, site: Site) -> Metrics:
+    def measure(self, state: State, site: Site, *, round: int = 0) -> Metrics:
         """Measures of a model on a set."""
-        outputs = self.predict(state.parameters, state.buffers, site)
+        outputs = self.predict(state.parameters, state.buffers, site, round=round)
         return measure_predictions(outputs, site.y, self._classes)
 
-    def evaluate(self, state: State) -> Evaluation:
+    def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth, by the target's test split and the rows set aside."""
         aside = self.validation
         return Evaluation(
-            self.measure(state, self.test),
-            None if aside is None else self.measure(state, aside).loss,
+            self.measure(state, self.test, round=round),
+            None if aside is None else self.measure(state, aside, round=round).loss,
         )
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
@@ -208,19 +224,16 @@ class Workbench:
 
     def _probe(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
         """Mean negative gradient at the start over a few batches: one point, no step."""
-        plan, site = job.plan, self.sites[job.client]
+        plan = job.plan
         self._load(start, job.buffers)
         self.model.eval()
         loss_of = self._loss(job)
         samples = self.samples(job)
         batches = job.steps(samples)
         stream = self._stream(plan)
-        generator = torch.Generator(self.device).manual_seed(job.seed)
         total = 0.0
-        for rows in self.batches(job, batches):
-            loss = loss_of(
-                self.model(self._inputs(site, rows, generator)), site.y[rows].to(self.device)
-            )
+        for batch in self._stream_of(job, batches):
+            loss = loss_of(self.model(batch.x), batch.y)
             self._gradient.zero_()
             loss.backward()
             stream.add(-self._gradient)
@@ -254,9 +267,11 @@ class Workbench:
 
     def _stream_of(self, job: Job, steps: int) -> Iterator[Batch]:
         site = self.sites[job.client]
-        generator = torch.Generator(self.device).manual_seed(job.seed)
-        for rows in self.batches(job, steps):
-            yield Batch(self._inputs(site, rows, generator), site.y[rows].to(self.device), rows)
+        per_epoch = job.plan.batches_per_epoch(self.samples(job))
+        for step, rows in enumerate(self.batches(job, steps)):
+            seed = seed_of(job.seed, step // per_epoch, 0, PREPARING) if site.prepare else 0
+            inputs = self._inputs(site, rows, seed, training=True)
+            yield Batch(inputs, site.y[rows].to(self.device), rows)
 
     def batches(self, job: Job, steps: int) -> Iterator[Tensor]:
         """Row numbers of every step: each epoch is a new random order of the client's rows.
@@ -276,9 +291,11 @@ class Workbench:
                 yield torch.cat((rows, order[:1])) if alone else rows
                 taken += 1
 
-    def _inputs(self, site: Site, rows: Tensor, generator: torch.Generator) -> Tensor:
+    def _inputs(self, site: Site, rows: Tensor, seed: int, *, training: bool = False) -> Tensor:
         batch = site.x[rows].to(self.device)
-        return batch if site.prepare is None else site.prepare(batch, generator)
+        if site.prepare is None:
+            return batch
+        return prepared(site.prepare, batch, RowChance(row_seeds(seed, rows), training))
 
     def _loss(self, job: Job) -> Callable[[Tensor, Tensor], Tensor]:
         if self._classes is None:

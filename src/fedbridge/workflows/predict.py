@@ -25,8 +25,9 @@ from fedbridge.data.images.preprocessing import (
     is_for_images,
     is_image,
 )
+from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.tables.preprocessing import Preprocessing
-from fedbridge.data.task import FederatedTask, PixelsToUnit, Site, check_finite
+from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY, OBJECT_MODEL
 from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors

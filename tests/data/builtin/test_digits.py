@@ -5,7 +5,7 @@ import torch
 
 from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.data.load import load_task
-from fedbridge.data.task import AddNoise
+from fedbridge.data.preparing import AddNoise
 
 
 def test_every_image_has_one_place():

@@ -6,7 +6,7 @@ from real_data import needs
 
 from fedbridge.base.errors import DataError, OptionError, UnknownNameError
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.data.task import AddNoise, InTurn, PixelsToUnit
+from fedbridge.data.preparing import AddNoise, InTurn, PixelsToUnit
 
 TASKS = ("fashion-noise", "fashion-labels", "fashion-sources")
 FEW = {"n_target": 20}

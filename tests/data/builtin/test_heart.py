@@ -1,13 +1,16 @@
 """The four hospitals: complete rows, FLamby's features, splits of its sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import tiny_data
 import torch
 from real_data import needs
+from sklearn.model_selection import train_test_split
 
-from fedbridge.base.errors import DataError, TargetNeededError, UnknownNameError
+from fedbridge.base.errors import DataError, OptionError, TargetNeededError, UnknownNameError
 from fedbridge.base.places import require_dataset
 from fedbridge.data.builtin.heart import COLUMNS, HOSPITALS
 from fedbridge.data.load import load_task, possible_targets
@@ -66,6 +69,46 @@ def test_the_seed_decides(tiny):
     one, same, other = (load_task("heart", target="va", seed=seed) for seed in (0, 0, 1))
     assert one.manifest == same.manifest
     assert one.manifest["test"] != other.manifest["test"]
+
+
+def test_flambys_split_is_the_same_for_every_seed(tiny):
+    one, other = (load_task("heart", target="va", seed=seed, split="flamby") for seed in (0, 1))
+    assert one.manifest["test"] == other.manifest["test"]
+    assert one.manifest["sources"] == other.manifest["sources"]
+    assert one.manifest["target"] != other.manifest["target"]
+    assert one.manifest["options"]["split"] == "flamby"
+    assert len(load_task("heart", target="va", split="flamby", n_target=9).target) == 9
+    with pytest.raises(OptionError, match="`split` to be one of seeded, flamby"):
+        load_task("heart", target="va", split="flambi")
+
+
+def flambys_rows(path):
+    """Training and test rows, and features, by FLamby's recipe in pandas and scikit-learn."""
+    raw = pd.read_csv(path, header=None, na_values="?").drop(columns=[10, 11, 12]).dropna()
+    ill = (raw[13] != 0).to_numpy()
+    enough = min(ill.sum(), (~ill).sum()) > 2
+    training, test = train_test_split(
+        np.arange(len(raw)),
+        test_size=1.0 - 0.66,
+        train_size=0.66,
+        random_state=43,
+        shuffle=True,
+        stratify=ill if enough else None,
+    )
+    features = pd.get_dummies(raw.iloc[:, :-1], columns=[2, 6], drop_first=True).to_numpy(float)
+    return raw.index[np.sort(training)], raw.index[np.sort(test)], features, np.sort(test)
+
+
+def test_flambys_split_has_its_rows_also_where_it_does_not_stratify(own_root):
+    tiny_data.write_heart(own_root / "heart")
+    file = own_root / "heart" / "processed.va.data"
+    lines = [line.rpartition(",")[0] for line in file.read_text().splitlines()]
+    file.write_text("".join(f"{line},{int(k > 2)}\n" for k, line in enumerate(lines)))
+    for name in HOSPITALS:
+        training, test, _, _ = flambys_rows(own_root / "heart" / f"processed.{name}.data")
+        manifest = load_task("heart", target=name, split="flamby").manifest
+        assert manifest["test"] == test.tolist()
+        assert sorted([*manifest["target"], *manifest["unlabelled"]]) == training.tolist()
 
 
 def test_a_table_with_the_original_columns_is_treated_as_in_training(tiny):
@@ -144,3 +187,22 @@ class TestRealData:
         expected = (own - own.mean(0)) / own.std(0, ddof=1)
         np.testing.assert_allclose(task.target_pool.x.numpy(), expected, atol=1e-5)
         assert task.target_pool.y.tolist() == (raw.iloc[training, -1] > 0).astype(int).tolist()
+
+    @pytest.mark.parametrize("name", HOSPITALS)
+    def test_flambys_split_has_its_rows_and_features(self, name):
+        task = load_task("heart", target=name, split="flamby")
+        path = require_dataset("heart") / f"processed.{name}.data"
+        training, test, features, places = flambys_rows(path)
+        assert task.manifest["test"] == test.tolist()
+        assert sorted([*task.manifest["target"], *task.manifest["unlabelled"]]) == training.tolist()
+        own = np.delete(features, places, axis=0)
+        deviation = own.std(0, ddof=1)
+        expected = (features[places] - own.mean(0)) / np.where(deviation > 0, deviation, 1)
+        np.testing.assert_allclose(task.test.x.numpy(), expected, atol=1e-5)
+
+    def test_flambys_split_leaves_switzerland_with_one_class_to_train_on(self):
+        task = load_task("heart", target="switzerland", split="flamby")
+        assert task.target.y.unique().tolist() == [1]
+        assert task.test.y.tolist().count(0) == 1
+        with pytest.raises(DataError, match="at least two classes"):
+            replace(task, one_class=False)

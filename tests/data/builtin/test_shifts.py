@@ -6,8 +6,8 @@ import torch
 
 from fedbridge.base.errors import OptionError
 from fedbridge.data.builtin.shifts import Contrast, NoShift, RedrawnNoise, Rotation, noise_shift
+from fedbridge.data.preparing import AddNoise
 from fedbridge.data.split import generator
-from fedbridge.data.task import AddNoise
 
 PIXELS = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 1, 6, 6), np.uint8))
 UNIT = PIXELS.to(torch.float32) / 255

@@ -1,7 +1,8 @@
 """``heart``: the UCI heart disease data of four hospitals, prepared as FLamby prepares them.
 
 Columns that most hospitals lack are left out, then rows with missing values; two columns of codes
-become indicators; everything is standardised at each hospital by its own training rows.
+become indicators; everything is standardised at each hospital by its own training rows. Which rows
+test is drawn by the seed, or (``split="flamby"``) as FLamby has fixed it for everybody.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import pandas as pd
 import torch
 
 from fedbridge.base.errors import DataError
+from fedbridge.base.options import check_choice
 from fedbridge.base.places import require_dataset
 from fedbridge.data.arrays import SiteRows, assemble, select
-from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, split_target, split_test
+from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, label_rows, split_test
 from fedbridge.data.store.catalogue import CATALOGUE, Files
 from fedbridge.data.store.verify import content_problem
 from fedbridge.data.tables.cells import CellTable, as_table
@@ -63,6 +65,11 @@ CLASS_NAMES = ("no disease", "disease")
 SEVEREST = 4
 
 TRAINING_SHARE = 0.66
+SEEDED, FLAMBY = "seeded", "flamby"
+FLAMBY_STATE = 43
+FEWEST_PER_CLASS = 3
+"""With fewer rows of a class FLamby does not stratify."""
+
 LABELLED = SplitOptions(target_fraction=0.2)
 LABELLED_IN_FULL = "switzerland"
 """It has 30 training rows, so the paper labels them all."""
@@ -74,29 +81,34 @@ def heart_task(
     target: str | None = None,
     seed: int = 0,
     *,
-    split: SplitOptions = BUILT_IN_SPLIT,
+    split: str = SEEDED,
+    labelled: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Heart disease at four hospitals, 13 features of 46 to 303 patients each.
 
     Args:
         target: The hospital that adapts: cleveland, hungarian, switzerland or va.
         seed: Decides which patients test and which are labelled.
-        split: How many of the target's training rows are labelled: by default 0.2 of them, and
+        split: Patients that test are ``seeded``, or those of FLamby's benchmark (``flamby``), the
+            same for every seed.
+        labelled: How many of the target's training rows are labelled: by default 0.2 of them, and
             all of switzerland's.
     """
+    check_choice("split", split, (SEEDED, FLAMBY))
     target_name = check_target_name(target, HOSPITALS)
     hospitals = _read_all(require_dataset("heart"))
     own = hospitals[target_name]
-    preprocessing = _fit(target_name, own.table.take(own.training(seed)))
+    training, test = own.divided(split, seed)
+    preprocessing = _fit(target_name, own.table.take(training))
     usual = BUILT_IN_SPLIT if target_name == LABELLED_IN_FULL else LABELLED
     return assemble(
         {
-            name: hospital.training_rows(name, seed)
+            name: hospital.training_rows(name, split, seed)
             for name, hospital in hospitals.items()
             if name != target_name
         },
         own.rows(preprocessing),
-        split_target(own.labels, len(own.labels), seed, split.or_else(usual), own.n_test),
+        label_rows(own.labels, training, test, seed, labelled.or_else(usual)),
         name="heart",
         origin=", ".join(hospital.path.name for hospital in hospitals.values()),
         seed=seed,
@@ -111,6 +123,7 @@ def heart_task(
             *_left_out_notes(hospitals),
             "all features standardised at each hospital by its own training rows",
         ),
+        one_class=split == FLAMBY,
     )
 
 
@@ -127,12 +140,12 @@ class _Hospital:
         """0 for no disease, 1 for disease of any degree."""
         return (self.table.values_of(LABEL) > 0).astype(np.int64)
 
-    @property
-    def n_test(self) -> int:
-        return len(self.table) - int(TRAINING_SHARE * len(self.table))
-
-    def training(self, seed: int) -> Rows:
-        return split_test(self.labels, len(self.table), self.n_test, seed)[0]
+    def divided(self, split: str, seed: int) -> tuple[Rows, Rows]:
+        """Rows that train and rows that test, both ascending."""
+        n = len(self.table)
+        if split == FLAMBY:
+            return _flamby_split(self.labels)
+        return split_test(self.labels, n, n - int(TRAINING_SHARE * n), seed)
 
     def rows(self, preprocessing: Preprocessing) -> SiteRows:
         return SiteRows(
@@ -141,9 +154,29 @@ class _Hospital:
             self.table.rows.tolist(),
         )
 
-    def training_rows(self, name: str, seed: int) -> SiteRows:
-        which = self.training(seed)
+    def training_rows(self, name: str, split: str, seed: int) -> SiteRows:
+        which, _ = self.divided(split, seed)
         return select(self.rows(_fit(name, self.table.take(which))), which)
+
+
+def _flamby_split(labels: NDArray[np.int64]) -> tuple[Rows, Rows]:
+    """The rows that train and test in FLamby's Fed-Heart-Disease (Ogier du Terrail et al. 2022).
+
+    One fixed draw of scikit-learn's, stratified where every class has enough rows; so switzerland's
+    only healthy patient tests, and all that train there are ill.
+    """
+    # Imported here: it takes longer to import than all of fedbridge, and few tasks need it.
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+
+    _, counts = np.unique(labels, return_counts=True)
+    training, test = train_test_split(
+        np.arange(len(labels)),
+        train_size=TRAINING_SHARE,
+        test_size=1 - TRAINING_SHARE,
+        random_state=FLAMBY_STATE,
+        stratify=labels if len(counts) > 1 and counts.min() >= FEWEST_PER_CLASS else None,
+    )
+    return np.sort(training), np.sort(test)
 
 
 def _read_all(folder: Path) -> dict[str, _Hospital]:

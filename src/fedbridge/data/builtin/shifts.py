@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from fedbridge.base.options import check_choice, check_number
-from fedbridge.data.task import AddNoise, InTurn, PixelsToUnit
+from fedbridge.data.preparing import AddNoise, InTurn, PixelsToUnit
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedbridge.data.task import Prepare
+    from fedbridge.data.preparing import Prepare
 
 NoiseDraw = Literal["fixed", "redrawn"]
 
