@@ -22,6 +22,8 @@ from fedbridge.federation.settings import Settings, split_options
         {"early_stopping": 0},
         {"validation_fraction": 1.0},
         {"probe_batches": 0},
+        {"probe_batch_size": 0},
+        {"server_momentum": 1.0},
     ],
 )
 def test_values_outside_their_range_are_refused(wrong):

@@ -52,6 +52,7 @@ def test_every_method_that_travels(name, tmp_path):
         {"warmup": 2},
         {"evidence": "probe"},
         {"evidence": "init"},
+        {"evidence": "init", "probe_batch_size": 3, "server_momentum": 0.9},
         {"noise_from": "borrowed"},
         {"class_weights": "balanced"},
         {"participation": 0.5},

@@ -146,6 +146,64 @@ def test_init_evidence_of_fedgp_keeps_beta_and_projects_anew():
     torch.testing.assert_close(made.state.parameters, before + expected)
 
 
+def test_init_evidence_keeps_the_rules_own_options():
+    fed = federation(evidence="init", blocks="model")
+    made = method("fedgp-auto", fed, filter=False, projection="aligned-cosine")
+    first = made.run_round(1)
+    before = made.state.parameters
+    vectors = fed.gather(2, made.state)[0].vectors(align=True)
+    expected = fb.aggregate(
+        "fedgp",
+        vectors.target.clone(),
+        vectors.sources.clone(),
+        beta=first.beta,
+        filter=False,
+        projection="aligned-cosine",
+    )
+    made.run_round(2)
+    torch.testing.assert_close(made.state.parameters, before + expected)
+
+
+@pytest.mark.parametrize("rule", ["fedda-auto", "fedgp-auto", "fedda-joint", "fedgp-joint"])
+def test_a_target_of_one_batch_is_weighed_by_gradients_at_the_start(rule):
+    options = {**QUICK, "batch_size_target": 12, "probe_batch_size": 3, "rounds": 3}
+    first, *later = fb.run(blobs(), rule, **options, evidence="init").history
+    probed = fb.run(blobs(), rule, **{**options, "rounds": 1}, evidence="probe").history[0]
+    assert first["sigma2"] == probed["sigma2"] > 0
+    assert first["beta"] == probed["beta"]
+    assert all(line["beta"] == pytest.approx(first["beta"]) for line in later)
+    assert first["bytes_up"] > 1.9 * later[0]["bytes_up"], "only the first round probes"
+
+
+def test_the_targets_probe_has_batches_of_its_own():
+    fed = federation(blobs(target_rows=11), evidence="probe", probe_batch_size=3)
+    trained, probed = fed.gather(1, fed.initial, probe=True)
+    assert (trained.target.batches, probed.target.batches) == (2, 3)
+    same = federation(blobs(target_rows=11), evidence="probe")
+    same.open(rows=8)
+    plain, usual = same.gather(1, same.initial, probe=True)
+    assert usual.target.batches == 2
+    assert torch.equal(trained.rows, plain.rows), "training is what it was"
+    assert torch.equal(probed.rows[1:], usual.rows[1:]), "and so are the sources' probes"
+    assert not torch.equal(probed.rows[0], usual.rows[0])
+
+
+@pytest.mark.parametrize("rule", ["target-only", "fedavg", "fedgp", "median"])
+def test_the_servers_momentum_adds_up_over_rounds(rule):
+    """Whatever the rule: v ← μ v + update, θ ← θ + v."""
+    plain, heavy = (method(rule, federation(server_momentum=share)) for share in (0.0, 0.5))
+    velocity = torch.zeros_like(plain.state.parameters)
+    for number in (1, 2, 3):
+        start = heavy.state
+        plain.state = start
+        plain.run_round(number)
+        velocity = 0.5 * velocity + (plain.state.parameters - start.parameters)
+        heavy.run_round(number)
+        torch.testing.assert_close(
+            heavy.state.parameters - start.parameters, velocity, rtol=1e-4, atol=1e-6
+        )
+
+
 @pytest.mark.parametrize("rule", ["fedda-joint", "fedgp-joint"])
 def test_trust_in_a_source_that_is_missing_goes_to_the_target(rule, monkeypatch):
     fed = federation(blobs(sources=2), evidence="init", blocks="model")

@@ -162,6 +162,8 @@ def interrupted_after(round_number):
     [
         ("fedda", {}),
         ("fedda-joint", {"evidence": "init"}),
+        ("fedavg", {"server_momentum": 0.9, "dropout": 0.2}),
+        ("fedgp-auto", {"server_momentum": 0.5, "evidence": "init", "probe_batch_size": 3}),
         ("fedgp-auto", {"evidence": "init", "warmup": 2}),
         ("fedda-auto", {"evidence": "probe", "participation": 0.7, "dropout": 0.2}),
         ("auto", {"warmup": 1}),

@@ -74,6 +74,7 @@ RUN_OPTIONS = (
     *("lr_factor", "align", "blocks", "weights", "buffers", "evidence", "noise_from"),
     *("probe_batches", "sketch_size", "participation", "dropout", "early_stopping"),
     *("validation_fraction", "norm_ratio", "device", "workers"),
+    *("server_momentum", "probe_batch_size"),
 )
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
 GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")

@@ -333,9 +333,17 @@ class Federation:
 
         trains = {"objective": objective, "beside": beside, "anchor": 0}
         jobs = asked("size" if source_noise else "none", **trains)
-        if probe:
-            jobs += asked("size", kind="probe")
-        outcomes, rows = self.do(jobs, [state], round)
+        probes = asked("size", kind="probe") if probe else []
+        smaller = self.settings.probe_batch_size
+        if probes and smaller is not None:
+            # Another plan, hence another message: a site answers each by one plan only.
+            probes = [_in_batches(job, smaller) if job.client == TARGET else job for job in probes]
+            told, seen = self.do(probes, [state], round)
+            seen = seen.clone()
+            outcomes, rows = self.do(jobs, [state], round)
+            outcomes, rows = [*outcomes, *told], torch.cat((rows, seen))
+        else:
+            outcomes, rows = self.do([*jobs, *probes], [state], round)
         self.count_bytes(present, outcomes)
         parts = [outcomes[: len(present)], outcomes[len(present) :]]
         for part in parts:
@@ -471,6 +479,11 @@ class Federation:
         labels = self.bench.sites[client].y
         held_back = client == TARGET and self.target_rows is not None
         return labels[self.target_rows] if held_back else labels
+
+
+def _in_batches(job: Job, size: int) -> Job:
+    """A job in batches of exactly this size."""
+    return replace(job, plan=replace(job.plan, batch_size=size, drop_last=True))
 
 
 def screen_lengths(

@@ -34,6 +34,7 @@ WHOLE = {
     "steps_target": 1,
     "warmup": 0,
     "probe_batches": 1,
+    "probe_batch_size": 1,
     "sketch_size": 1,
     "early_stopping": 1,
     "workers": 1,
@@ -41,7 +42,7 @@ WHOLE = {
 """Options that are whole numbers, and the least that each can be."""
 MANY = 10**6
 """The most that any of them, or the rounds, can be: more is a slip, not a wish."""
-MOST = {"batch_size": 10**9, "batch_size_target": 10**9}
+MOST = dict.fromkeys(("batch_size", "batch_size_target", "probe_batch_size"), 10**9)
 
 OFF = "off"
 NORM_RATIO = 1000.0
@@ -51,6 +52,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "lr": {},
     "lr_target": {},
     "momentum": {"least": 0, "below": 1},
+    "server_momentum": {"least": 0, "below": 1},
     "weight_decay": {"least": 0},
     "lr_factor": {"above": 0},
     "participation": {"above": 0, "most": 1},
@@ -92,7 +94,7 @@ class Settings:
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
             all clients, or ``keep`` those it had.
         evidence: what the weights are computed from: the training steps (``path``), the first
-            round's (``init``), gradients at the round's start (``probe``).
+            round's (``init``, kept from then on), gradients at the round's start (``probe``).
         noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples
             show.
         probe_batches: batches of a source's probe.
@@ -106,6 +108,11 @@ class Settings:
             median; None for 1000, ``off`` for any length.
         device: ``cpu``, ``cuda``, ``mps`` ...
         workers: worker processes; None for one per core. Results do not depend on it.
+        server_momentum: momentum of the rules' updates over the rounds, ``v ← μ v + update``;
+            methods that are more than a rule take their updates as they are.
+        probe_batch_size: rows in a batch of the target's probe for a rule, an incomplete one left
+            out; None for the batches that it trains on. With it ``init`` takes gradients at the
+            first round's start, not that round's steps: what a target of one batch needs.
     """
 
     model: str | nn.Module | Callable[..., nn.Module] | None = None
@@ -138,6 +145,8 @@ class Settings:
     norm_ratio: float | str | None = None
     device: str = "cpu"
     workers: int | None = None
+    server_momentum: float = 0.0
+    probe_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         usual = {field.name: field.default for field in fields(self)}

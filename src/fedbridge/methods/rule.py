@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from fedbridge.training.state import State
 
 
+KEPT, VELOCITY = "kept.", "velocity"
+"""How checkpoints call what a rule remembers."""
+
+
 class RuleMethod(Method):
     """Algorithm 1 of the paper, for any rule and any evidence."""
 
@@ -39,10 +44,12 @@ class RuleMethod(Method):
         self.align = not rule.own_unit if settings.align is None else settings.align
         self.by_samples = settings.by_samples(fedavg=rule.by_samples)
         weighs = rule.noise != "none"
-        self.probes = weighs and settings.evidence == "probe"
         self.keeps = weighs and settings.evidence == "init"
+        at_start = self.keeps and settings.probe_batch_size is not None
+        self.probes = at_start or (weighs and settings.evidence == "probe")
         self.borrows = weighs and settings.noise_from == "borrowed"
         self.kept: Mix | None = None
+        self.velocity: Tensor | None = None
         self.objective: Objective = SUPERVISED
 
     def room(self) -> tuple[int, int]:
@@ -60,7 +67,7 @@ class RuleMethod(Method):
             self.state,
             noise="sketch" if directions else "size",
             source_noise=self.borrows,
-            probe=self.probes,
+            probe=self.probes and self.kept is None,
             with_sources=not self.rule.alone,
             objective=self.objective,
         )
@@ -69,24 +76,37 @@ class RuleMethod(Method):
         if trained.target is None:
             record.notes.append("the target is missing: the model stays as it was")
             return record
-        update = self._update(trained, probed, record)
+        update = self._with_momentum(self._update(trained, probed, record))
         self.state = self.state.moved(update, federation.new_buffers(self.state, trained))
         record.seconds_aggregate = time.perf_counter() - gathered_at
         return record
 
     def memory(self) -> dict[str, Tensor]:
-        """The first round's mixture, for ``evidence="init"``."""
-        if self.kept is None:
-            return {}
-        return {f"kept.{name}": value for name, value in vars(self.kept).items()}
+        """The first round's mixture, for ``evidence="init"``, and the server's momentum."""
+        kept = {} if self.kept is None else vars(self.kept)
+        memory = {f"{KEPT}{name}": value for name, value in kept.items()}
+        return memory if self.velocity is None else {**memory, VELOCITY: self.velocity}
 
     def remember(
         self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
-        """Take the kept mixture up again."""
+        """Take the kept mixture and the momentum up again."""
         super().remember(state, memory, facts)
-        if memory:
-            self.kept = Mix(**{name.partition(".")[2]: value for name, value in memory.items()})
+        kept = {n.removeprefix(KEPT): value for n, value in memory.items() if n.startswith(KEPT)}
+        self.kept = Mix(**kept) if kept else None
+        self.velocity = memory.get(VELOCITY)
+
+    def _with_momentum(self, update: Tensor) -> Tensor:
+        """``v ← μ v + update`` with the server's ``μ``, over the rounds; FedAvgM's for any rule.
+
+        Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated
+        Visual Classification, 2019.
+        """
+        share = self.federation.settings.server_momentum
+        if not share:
+            return update
+        self.velocity = update if self.velocity is None else share * self.velocity + update
+        return self.velocity
 
     def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
         federation = self.federation
@@ -131,11 +151,14 @@ class RuleMethod(Method):
         if self.kept is None:
             mix = rule(evidence, **options)
             self.kept = spread(mix, present, self.federation.n_sources)
-            return mix
+            if evidence is path:
+                return mix
         kept = select(self.kept, present)
         if rule.fixed is None:
             return kept
-        return rule.fixed(path, beta=kept.beta)
+        takes = inspect.signature(rule.fixed).parameters
+        same = {name: value for name, value in options.items() if name in takes}
+        return rule.fixed(path, **same, beta=kept.beta)
 
     def _options_for(self, present: list[int]) -> dict[str, Any]:
         """The rule's options; one ``beta`` per source is cut down to the sources at hand."""

@@ -26,9 +26,8 @@ from fedbridge.models import networks, resnet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedbridge.models.networks import TaskShape
+    from fedbridge.models.networks import Builder, TaskShape
 
-    Builder: TypeAlias = Callable[[TaskShape, str | None], nn.Module]
     ModelSpec: TypeAlias = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -36,6 +35,10 @@ BUILT_IN: dict[str, Builder] = {
     "linear": networks.linear,
     "mlp": partial(networks.one_hidden_layer, "mlp", nn.ReLU),
     "sigmoid": partial(networks.one_hidden_layer, "sigmoid", nn.Sigmoid),
+    "sigmoid-uniform": partial(
+        networks.uniform_start,
+        partial(networks.one_hidden_layer, "sigmoid-uniform", nn.Sigmoid),
+    ),
     "cnn": networks.cnn,
     "mnist-cnn": networks.mnist_cnn,
     **{name: partial(resnet.residual_network, name) for name in resnet.RESNETS},

@@ -6,7 +6,7 @@ What they know of a task is ``TaskShape``: the shape of samples and answers.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from torch import Tensor, nn
 
@@ -14,7 +14,7 @@ from fedbridge.base.errors import ModelError
 from fedbridge.core.blocks import placed_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 HIDDEN = 64
 LARGEST_MAP = 8
@@ -50,6 +50,10 @@ class TaskShape(Protocol):
 
     def two_samples(self) -> Tensor:
         """A batch of two samples as a model receives it, to try one out."""
+
+
+Builder: TypeAlias = "Callable[[TaskShape, str | None], nn.Module]"
+"""Makes a network from the task's shape and what stands after the colon of its name."""
 
 
 class SplitModel(nn.Module):
@@ -148,6 +152,14 @@ def one_hidden_layer(
         )
     features = nn.Sequential(nn.Flatten(), nn.Linear(prod(task.input_shape), units), activation())
     return SplitModel(features, nn.Linear(units, task.outputs))
+
+
+def uniform_start(build: Builder, task: TaskShape, size: str | None) -> nn.Module:
+    """Another network whose parameters, biases too, are all drawn from U(-0.5, 0.5)."""
+    model = build(task, size)
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
 
 
 def cnn(task: TaskShape, size: str | None) -> nn.Module:

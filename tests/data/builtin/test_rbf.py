@@ -8,6 +8,7 @@ from fedbridge.base.errors import DataError, OptionError, UnknownNameError
 from fedbridge.data.builtin.rbf import _World
 from fedbridge.data.load import load_task, possible_targets
 from fedbridge.data.split import generator
+from fedbridge.models import build_model
 
 
 def test_values_follow_the_formula():
@@ -29,6 +30,33 @@ def test_sizes_and_roles():
     assert (len(task.target), len(task.unlabelled), len(task.test)) == (50, 4950, 5000)
     assert not torch.equal(task.test.x, task.target_pool.x)
     assert possible_targets("rbf") == ("target",)
+
+
+def test_the_papers_protocol_shares_the_points_and_tests_on_the_others():
+    task = load_task("rbf", protocol="paper", n_target=30, diff=[0.0, 0.4])
+    own = torch.cat((task.target.x, task.test.x))
+    for source in task.sources:
+        assert torch.equal(own.sort(0).values, source.x.sort(0).values)
+    assert (len(task.target), len(task.test), task.unlabelled) == (30, 4970, None)
+    near, far = task.sources
+    rows = task.manifest["target"]
+    assert torch.equal(near.y[rows], task.target.y)
+    assert not torch.equal(far.y[rows], task.target.y)
+    fraction = load_task("rbf", protocol="paper", target_fraction=0.006)
+    assert fraction.manifest["target"] == rows
+    more = load_task("rbf", protocol="paper", n_target=60)
+    assert {*rows} < {*more.manifest["target"]}
+
+
+def test_the_papers_protocol_starts_in_a_cube():
+    task = load_task("rbf", protocol="paper")
+    model = build_model(task.model, task)
+    drawn = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert len(drawn) == 6110
+    assert float(drawn.abs().max()) < 0.5
+    assert float(drawn.var()) == pytest.approx(1 / 12, rel=0.05)
+    assert all(float(p.detach().abs().max()) > 0.35 for p in model.parameters())
+    assert task.defaults["server_momentum"] == 0.9
 
 
 def test_a_source_at_no_distance_has_the_targets_functions():
@@ -81,6 +109,8 @@ def test_the_seed_decides():
         ({"diff": []}, OptionError, "one per source, but got 0"),
         ({"n_sources": 0}, OptionError, "`n_sources`.*from 1 to 1000"),
         ({"n_target": 5001}, DataError, "5000 training rows"),
+        ({"n_target": 5000, "protocol": "paper"}, DataError, "fewer than all 5000"),
+        ({"protocol": "papr"}, OptionError, "one of fair, paper, but got 'papr'"),
         ({"target": "source 1"}, UnknownNameError, "leave `target` out"),
     ],
 )

@@ -7,6 +7,15 @@ Inputs come from a mixture of ten Gaussians in 50 dimensions. Outputs are
 with 100 radial basis functions. All domains share the mixture, ``A`` and ``b``. The target has
 the centres and widths as drawn; a source at distance ``diff`` has each centre moved by
 ``diff * U(0, 1)`` and each squared width by ``100 * diff * U(0, 1)``.
+
+``protocol="paper"`` is the paper's figure with its public scripts beside it: all domains have the
+same points; the target tests on those that are not labelled; parameters start in U(−½, ½); the
+server takes full-batch steps with one momentum over all of them,
+
+.. math:: v \leftarrow 0.9\, v + g, \qquad \theta \leftarrow \theta - 0.04\, v,
+
+300 in the figure (``rounds=300``), for a gain of 1/(1 − 0.9) = 10; and automatic weights stand on
+gradients at the initial parameters, the target's noise on its batches of two, and are kept.
 """
 
 from __future__ import annotations
@@ -18,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedbridge.base.errors import OptionError
-from fedbridge.base.options import check_number, check_whole
+from fedbridge.base.errors import DataError, OptionError
+from fedbridge.base.options import check_choice, check_number, check_whole
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
 from fedbridge.data.task import SHIFTED_TARGET, check_shifted_target
@@ -27,6 +36,7 @@ from fedbridge.data.task import SHIFTED_TARGET, check_shifted_target
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fedbridge.data.split import TargetSplit
     from fedbridge.data.task import FederatedTask
 
 INPUTS = 50
@@ -46,6 +56,17 @@ RUN_DEFAULTS = {
     "steps": 6,
 }
 """Six steps in each of the usual 50 rounds are the paper's 300."""
+PAPER_MODEL = "sigmoid-uniform:100"
+PAPER_DEFAULTS = {
+    "optimizer": "sgd",
+    "lr": 0.04,
+    "batch_size": POINTS,
+    "batch_size_target": POINTS,
+    "server_momentum": 0.9,
+    "evidence": "init",
+    "probe_batch_size": 2,
+}
+"""A round is one step of the server: the scripts' learning rate 0.2 enters twice."""
 
 
 def rbf_task(
@@ -54,6 +75,7 @@ def rbf_task(
     *,
     diff: float | Sequence[float] = 0.5,
     n_sources: int | None = None,
+    protocol: str = "fair",
     split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """Regression on radial basis functions, the sources at a distance that you choose.
@@ -63,27 +85,35 @@ def rbf_task(
         seed: Decides functions, points and which are labelled.
         diff: Distance of the sources from the target in [0, 1], one for all or one each.
         n_sources: How many sources, 1 unless ``diff`` lists several.
+        protocol: ``fair``, or ``paper`` for the figure: same points, one momentum, full batches.
         split: How many of the target's 5000 points are labelled; 50 unless it says so.
     """
     check_shifted_target(target)
     distances = _distances(diff, n_sources)
+    check_choice("protocol", protocol, ("fair", "paper"))
+    paper = protocol == "paper"
     world = _World.draw(generator(seed, "functions"))
+    x = world.inputs(generator(seed, "target points"))
     sources = {}
     for number, distance in enumerate(distances, start=1):
         rng = generator(seed, f"source {number}")
-        sources[f"source {number}"] = world.moved(distance, rng).points(rng)
+        moved = world.moved(distance, rng)
+        sources[f"source {number}"] = moved.rows(x if paper else world.inputs(rng))
+    labelled = split.or_else(LABELLED)
     return assemble(
         sources,
-        world.points(generator(seed, "target points")),
-        split_target(None, POINTS, seed, split.or_else(LABELLED), n_test=0),
+        world.rows(x),
+        _others_test(labelled, seed)
+        if paper
+        else split_target(None, POINTS, seed, labelled, n_test=0),
         name="rbf",
         origin="generated",
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=None,
-        test=world.points(generator(seed, "test points")),
-        model=MODEL,
-        defaults=RUN_DEFAULTS,
+        test=None if paper else world.rows(world.inputs(generator(seed, "test points"))),
+        model=PAPER_MODEL if paper else MODEL,
+        defaults=PAPER_DEFAULTS if paper else RUN_DEFAULTS,
     )
 
 
@@ -115,10 +145,14 @@ class _World:
             widths=self.widths + distance * WIDEST * rng.random(self.widths.shape),
         )
 
-    def points(self, rng: np.random.Generator) -> SiteRows:
-        """Fresh points, as many from each Gaussian, with the values of the functions."""
+    def inputs(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Fresh points, as many from each Gaussian."""
         of = np.repeat(np.arange(GAUSSIANS), POINTS // GAUSSIANS)
-        x = self.centres[of] + rng.normal(size=(POINTS, INPUTS))
+        x: NDArray[np.float64] = self.centres[of] + rng.normal(size=(POINTS, INPUTS))
+        return x
+
+    def rows(self, x: NDArray[np.float64]) -> SiteRows:
+        """Points with the values of the functions."""
         return SiteRows(_floats(x), _floats(self.values(x)), range(POINTS))
 
     def values(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -127,6 +161,17 @@ class _World:
         features = np.exp(-np.maximum(squares, 0.0) / self.widths)
         y: NDArray[np.float64] = features @ self.weights + self.offset
         return y
+
+
+def _others_test(labelled: SplitOptions, seed: int) -> TargetSplit:
+    """So many points labelled, all others for testing."""
+    n_test = POINTS - labelled.n_labelled(POINTS)
+    if not n_test:
+        raise DataError(
+            f"Expected fewer than all {POINTS} points of the target to be labelled, because the "
+            f"paper tests on the others: ask for fewer."
+        )
+    return split_target(None, POINTS, seed, BUILT_IN_SPLIT, n_test=n_test)
 
 
 def _floats(values: NDArray[np.float64]) -> torch.Tensor:
