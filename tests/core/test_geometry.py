@@ -9,6 +9,7 @@ from hypothesis import given
 
 from fedbridge import Blocks, Geometry, Noise, measure
 from fedbridge.base.errors import NoiseUndefinedError
+from fedbridge.core.estimators import measure_noise
 from fedbridge.core.geometry import divide
 
 
@@ -141,3 +142,16 @@ def test_a_geometry_cannot_be_changed(by_hand):
 
 def test_division_by_zero_is_zero():
     assert divide(tensor(6.0, 1.0, 0.0), tensor(3.0, 0.0, 0.0)).tolist() == [2.0, 0.0, 0.0]
+
+
+def test_rescaled_is_measuring_the_scaled_sources():
+    drawn = random_round(3, n=3, m=9)
+    cut, factors = Blocks.of_sizes([4, 5]), tensor(0.5, 2.0, 3.0)
+    scaled = factors[:, None] * drawn.sources
+    _, before = measure_noise(drawn.batches, drawn.sources, cut)
+    _, after = measure_noise(drawn.batches, scaled, cut)
+    found = measure(drawn.target, drawn.sources, cut, noise=before).rescaled(factors)
+    expected = measure(drawn.target, scaled, cut, noise=after)
+    assert_close(found.gram, expected.gram, rtol=1e-12)
+    for name, value in vars(expected.noise).items():
+        assert_close(getattr(found.noise, name), value, rtol=1e-10)

@@ -347,3 +347,18 @@ def test_every_delivered_model_is_found_again_in_its_folder(name, tmp_path):
         torch.testing.assert_close(saved.outputs(task.test.x), result.model(task.test.x))
     measured = measure_predictions(saved.outputs(task.test.x), task.test.y, task.n_classes)
     assert measured.accuracy == pytest.approx(result.history[-1]["accuracy"])
+
+
+@pytest.mark.parametrize("mixes_aligned", [True, False])
+def test_evidence_can_be_in_another_unit_than_what_is_mixed(mixes_aligned):
+    """Weights as if all were aligned the other way, mixed as the setting ``align`` says."""
+
+    def first(name, align, align_evidence=None, **options):
+        settings = {"align": align, "align_evidence": align_evidence, "batch_size_target": 2}
+        made = method(name, federation(blobs(shift=3.0, target_rows=60), **settings), **options)
+        return made.run_round(1).beta, made.state.parameters
+
+    beta, moved = first("fedda-auto", mixes_aligned, not mixes_aligned)
+    assert beta == pytest.approx(first("fedda-auto", not mixes_aligned)[0], rel=1e-9)
+    assert beta != pytest.approx(first("fedda-auto", mixes_aligned)[0], rel=1e-3)
+    torch.testing.assert_close(moved, first("fedda", mixes_aligned, beta=beta)[1])

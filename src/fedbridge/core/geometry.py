@@ -160,6 +160,21 @@ class Geometry:
             return torch.zeros_like(self.source2)
         return divide(covariance.diagonal(dim1=1, dim2=2), self.source2).clamp(min=0.0)
 
+    def rescaled(self, factors: Tensor) -> Geometry:
+        """The same round with every source's update multiplied by its factor (N,)."""
+        scale = torch.cat((factors.new_ones(1), factors))
+        noise = self.noise
+        if noise is not None:
+            pairs = factors[:, None] * factors
+            noise = replace(
+                noise,
+                covariance=None if noise.covariance is None else noise.covariance * pairs,
+                whole_covariance=(
+                    None if noise.whole_covariance is None else noise.whole_covariance * pairs
+                ),
+            )
+        return replace(self, gram=self.gram * scale[:, None] * scale, noise=noise)
+
     def whole(self) -> Geometry:
         """The same round with all blocks as one: inner products simply add up."""
         if len(self.blocks) == 1:

@@ -49,6 +49,7 @@ from fedbridge.data.builtin.semi_synthetic import (
     fashion_sources,
 )
 from fedbridge.data.images.folder import images_task
+from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.tables.load import table_task
 from fedbridge.data.task import keep_sources
@@ -63,15 +64,24 @@ if TYPE_CHECKING:
 NO_OPTIONS = ("target", "seed")
 """Parameters that every task has."""
 
-KEEP_SOURCES = "sources"
-"""The option of every task that keeps only the sources it names."""
+KEEP_SOURCES, PROTOCOL = OF_ALL = ("sources", "protocol")
+"""Options of every task: keep only the sources that are named, follow somebody's settings."""
 
 TABLES = ("task", "run")
 OF_EVERY_TASK = ("path", "name", "target")
 RUN_OPTIONS = (
     *("model", "lr", "lr_target", "batch_size", "batch_size_target", "epochs", "epochs_target"),
     *("steps", "steps_target", "optimizer", "momentum", "weight_decay", "class_weights", "warmup"),
-    *("lr_factor", "align", "blocks", "weights", "buffers", "evidence", "noise_from"),
+    *(
+        "lr_factor",
+        "align",
+        "align_evidence",
+        "blocks",
+        "weights",
+        "buffers",
+        "evidence",
+        "noise_from",
+    ),
     *("probe_batches", "sketch_size", "participation", "dropout", "early_stopping"),
     *("validation_fraction", "norm_ratio", "device", "workers"),
     *("server_momentum", "probe_batch_size"),
@@ -107,9 +117,12 @@ def load_task(
         target: The site that adapts; needed for own data.
         seed: Decides every random choice of rows.
         **options: What this kind of task takes besides, such as ``n_target``; and of every task
-            ``sources``, the names of the sources to keep, as a list or separated by commas.
+            ``sources``, the names of the sources to keep, as a list or separated by commas, and
+            ``protocol``, ``fair`` or ``paper``: whose settings of rows and runs.
     """
     options = {option: _own_type(value) for option, value in options.items()}
+    if options.get(PROTOCOL) == FAIR:
+        del options[PROTOCOL]  # it goes without saying
     if Path(name_or_path).suffix.lower() == ".toml":
         file = read_task_file(Path(name_or_path))
         task = _load(file.source, target or file.target, seed, {**file.options, **options})
@@ -120,6 +133,18 @@ def load_task(
         task = _load(name_or_path, target, seed, options)
     asked = {"task": str(name_or_path), "target": target, "options": dict(options)}
     return replace(task, manifest={**task.manifest, "loaded_as": asked})
+
+
+def under_protocol(task: FederatedTask, protocol: str) -> FederatedTask:
+    """The task with a protocol's settings; loaded again if that has rows of its own."""
+    entries(protocol)  # an unknown name is an error
+    asked: Any = task.manifest.get("loaded_as")
+    if protocol == task.protocol:
+        return task
+    if asked is None:
+        return follow(task, protocol)
+    options = {**asked["options"], PROTOCOL: protocol}
+    return load_task(asked["task"], asked["target"], cast("int", task.manifest["seed"]), **options)
 
 
 def _own_type(value: object) -> object:
@@ -162,10 +187,18 @@ def _load(
     factory = _factory(name_or_path)
     known = _known_options(factory)
     _check_options(factory, options, f"task {str(name_or_path)!r}")
-    own = {name: value for name, value in options.items() if name in known or name != KEEP_SOURCES}
+    protocol = cast("str", options.get(PROTOCOL, FAIR))
+    asked = data_options(protocol, str(name_or_path))
+    if "target_fraction" in options:
+        asked.pop("n_target", None)
+    options = {**asked, **options}
+    own = {name: value for name, value in options.items() if name in known or name not in OF_ALL}
     task = factory(target=target, seed=seed, **_arguments(factory, own))
     usual = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     in_force = {**usual, **own}
+    if protocol != FAIR:
+        task = follow(task, protocol)
+        in_force[PROTOCOL] = protocol
     if KEEP_SOURCES not in own and options.get(KEEP_SOURCES) is not None:
         task = keep_sources(task, options[KEEP_SOURCES])
         in_force[KEEP_SOURCES] = list(task.source_names)
@@ -220,7 +253,7 @@ def _check_options(
     """Refuse options that the task does not have, and anything but text where it expects text."""
     parameters = inspect.signature(factory).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        known = dict.fromkeys((*more, *_known_options(factory), KEEP_SOURCES))
+        known = dict.fromkeys((*more, *_known_options(factory), *OF_ALL))
         check_known(options, tuple(known), where)
     for name, value in options.items():
         kind = parameters[name].annotation if name in parameters else None

@@ -15,7 +15,7 @@ from fedbridge.base.files import packaged_text, parse_toml
 from fedbridge.base.options import check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask
 
@@ -35,9 +35,9 @@ class Entry:
     """
 
     why: str
-    tasks: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
+    tasks: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    methods: Sequence[str] = ()
     data: Mapping[str, object] = field(default_factory=dict)
     run: Mapping[str, object] = field(default_factory=dict)
 
@@ -55,10 +55,7 @@ def entries(protocol: str) -> tuple[Entry, ...]:
     if protocol == FAIR:
         return ()
     tables = parse_toml(packaged_text("fedbridge.data.builtin", "protocols.toml"))[protocol]
-    return tuple(
-        Entry(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
-        for table in tables
-    )
+    return tuple(Entry(**table) for table in tables)
 
 
 def data_options(protocol: str, task: str) -> dict[str, object]:
@@ -74,9 +71,9 @@ def follow(task: FederatedTask, protocol: str) -> FederatedTask:
     by_method: dict[str, dict[str, object]] = {}
     for entry in said:
         if not entry.methods:
-            every |= entry.run
+            every.update(entry.run)
         for method in entry.methods:
-            by_method[method] = by_method.get(method, {}) | entry.run
+            by_method.setdefault(method, {}).update(entry.run)
     return replace(
         task, protocol=protocol, defaults={**task.defaults, **every}, of_methods=by_method
     )

@@ -81,6 +81,8 @@ class FederatedTask:
         class_names: The labels as the data spell them, by class index.
         model: Name of the model used unless the run names another.
         defaults: Run options (``lr``, ``epochs``, ``batch_size``, ...) that suit this task.
+        of_methods: Run and method options that suit some methods on this task, by their name.
+        protocol: Whose settings these are; see ``fedbridge.data.protocols``.
         manifest: Which rows are where, ready for JSON; saved with each run.
         preprocessing: What ``predict`` needs to treat new rows or images as these were treated.
         notes: What the loader did, in plain words, printed before training.
@@ -98,6 +100,8 @@ class FederatedTask:
     class_names: tuple[str, ...] | None = None
     model: str = "mlp"
     defaults: Mapping[str, object] = field(default_factory=dict)
+    of_methods: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    protocol: str = "fair"
     manifest: Mapping[str, object] = field(default_factory=dict)
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     notes: tuple[str, ...] = ()
@@ -118,6 +122,10 @@ class FederatedTask:
             self._check_labels(site)
         if self.n_classes is not None and not self.one_class:
             check_target_classes(self.target, self.class_names)
+
+    def defaults_for(self, method: str) -> dict[str, object]:
+        """Options of a run with this method unless it is given others."""
+        return {**self.defaults, **self.of_methods.get(method, {})}
 
     @classmethod
     def from_arrays(

@@ -74,6 +74,13 @@ class Gathered:
         """Indices of the sources that came back."""
         return [index for index, _ in self.sources]
 
+    @property
+    def alignment(self) -> Tensor:
+        """(n,) what brings the sources' updates into the target's unit, steps x learning rate."""
+        assert self.target is not None
+        times = [outcome.time for _, outcome in self.sources]
+        return self.target.time / torch.tensor(times, dtype=torch.float64)
+
     def vectors(self, *, align: bool) -> Vectors:
         """The vectors in one unit: the only place where updates are rescaled.
 
@@ -81,9 +88,7 @@ class Gathered:
         """
         assert self.target is not None
         reports = [outcome for _, outcome in self.sources]
-        unit = self.target.time
-        scale = [unit / report.time if align else 1.0 for report in reports]
-        factors = torch.tensor(scale, dtype=torch.float64)
+        factors = self.alignment if align else torch.ones(len(reports), dtype=torch.float64)
         theirs = self.rows[1:]
         if align:
             theirs.mul_(factors.to(theirs.dtype)[:, None])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "align": (None, True, False),
+    "align_evidence": (None, True, False),
     "blocks": ("tensor", "model", None),
     "weights": (None, "equal", "samples"),
     "buffers": ("target", "mean", "keep"),
@@ -87,6 +88,7 @@ class Settings:
         lr_factor: both learning rates are multiplied by it after the warm-up.
         align: put the sources' updates in the target's unit (steps x learning rate) before the
             rule sees them; None leaves it to the rule (plain averages take updates as they are).
+        align_evidence: the same for what the weights are computed from; None for as in ``align``.
         blocks: apply the rule per parameter ``tensor`` or to the whole ``model`` (None too).
         weights: shares in every mean over clients, ``equal`` or by ``samples``; None for equal
             shares (1/N) in means over the sources, and by samples where FedAvg averages the target
@@ -131,6 +133,7 @@ class Settings:
     warmup: int = 0
     lr_factor: float = 1.0
     align: bool | None = None
+    align_evidence: bool | None = None
     blocks: str | None = "tensor"
     weights: str | None = None
     buffers: str = "target"
@@ -145,7 +148,7 @@ class Settings:
     norm_ratio: float | str | None = None
     device: str = "cpu"
     workers: int | None = None
-    server_momentum: float = 0.0
+    server_momentum: float | None = None
     probe_batch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -244,8 +247,8 @@ def split_options(
     ``defaults`` (the task's) give way to what is ``given``.
     """
     check_known(given, (*NAMES, *method_options), f"the run or of method {method!r}")
-    own_options = {name: value for name, value in given.items() if name in method_options}
-    of_run = {**{k: v for k, v in defaults.items() if k in NAMES}, **given}
+    of_run = {**{k: v for k, v in defaults.items() if k in (*NAMES, *method_options)}, **given}
+    own_options = {name: value for name, value in of_run.items() if name in method_options}
     run_options = {name: value for name, value in of_run.items() if name not in own_options}
     if not isinstance(run_options.get("class_weights"), str | None):
         run_options["class_weights"] = _class_weights(run_options["class_weights"])

@@ -170,7 +170,7 @@ class Rehearsal:
         write_report(self.run_folder.path, unchecked=True)
 
     def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
-        given = {**self.task.defaults, **self.options}
+        given = {**self.task.defaults_for(self.method), **self.options}
         model = given.pop("model", None) or self.task.model
         own = {name: given.pop(name) for name in NETWORK if name in given}
         about = {

@@ -44,6 +44,7 @@ class RuleMethod(Method):
         self.align = not rule.own_unit if settings.align is None else settings.align
         self.by_samples = settings.by_samples(fedavg=rule.by_samples)
         weighs = rule.noise != "none"
+        self.units_differ = weighs and settings.align_evidence not in (None, self.align)
         self.keeps = weighs and settings.evidence == "init"
         at_start = self.keeps and settings.probe_batch_size is not None
         self.probes = at_start or (weighs and settings.evidence == "probe")
@@ -121,6 +122,9 @@ class RuleMethod(Method):
         vectors = trained.vectors(align=self.align)
         path = self._geometry(vectors, trained)
         evidence = path
+        if self.units_differ:
+            factors = trained.alignment
+            evidence = path.rescaled(1.0 / factors if self.align else factors)
         if probed is not None:
             evidence = self._geometry(probed.vectors(align=False), probed, noisy_sources=True)
         present = trained.source_indices
@@ -146,14 +150,13 @@ class RuleMethod(Method):
 
     def _decide(self, rule: Rule, evidence: Geometry, path: Geometry, present: list[int]) -> Mix:
         options = self._options_for(present)
-        if not self.keeps:
-            return rule(evidence, **options)
         if self.kept is None:
             mix = rule(evidence, **options)
-            self.kept = spread(mix, present, self.federation.n_sources)
-            if evidence is path:
+            if self.keeps:
+                self.kept = spread(mix, present, self.federation.n_sources)
+            if evidence is path or not (self.keeps or self.units_differ):
                 return mix
-        kept = select(self.kept, present)
+        kept = mix if self.kept is None else select(self.kept, present)
         if rule.fixed is None:
             return kept
         takes = inspect.signature(rule.fixed).parameters

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
 from fedbridge.base.options import LARGEST, check_choice, check_whole
-from fedbridge.data.load import load_task
+from fedbridge.data.load import load_task, under_protocol
+from fedbridge.data.protocols import FAIR
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import MANY, split_options
 from fedbridge.report import AllResultFiles
@@ -50,7 +51,8 @@ def run(
         resume: go on with the run in ``out``, or start it if there is none.
         unchecked: go on with a finished run whose files are not as they were written.
         callbacks: called with every round's record.
-        **options: options of the run (``Settings``) and of the method.
+        **options: options of the run (``Settings``) and of the method; ``protocol="paper"`` for
+            those of the paper, which also loads a built-in task as the paper does.
 
     Example:
         >>> result = run("digits-noise", method="fedda", rounds=3, workers=1)
@@ -60,7 +62,11 @@ def run(
     check_choice("engine", engine, ENGINES)
     rounds = check_whole("rounds", rounds, least=1, most=MANY)
     seed = check_whole("seed", seed, least=0, most=LARGEST)
-    loaded = load_task(task, seed=seed) if isinstance(task, str | Path) else task
+    protocol = options.pop("protocol", None)
+    if isinstance(task, str | Path):
+        loaded = load_task(task, seed=seed, protocol=protocol or FAIR)
+    else:
+        loaded = task if protocol is None else under_protocol(task, protocol)
     if engine != "local":
         from fedbridge.flower import run_here
 
@@ -75,7 +81,9 @@ def run(
             callbacks=callbacks,
             options=options,
         )
-    settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
+    settings, own = split_options(
+        options, method, methods.options_of(method), loaded.defaults_for(method)
+    )
     asked = Run(
         loaded,
         method,
