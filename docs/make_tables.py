@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods, rules
 from fedbridge.data.load import registry
+from fedbridge.data.protocols import Entry, entries
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.federation.settings import Settings
 from fedbridge.flower.options import NetworkOptions, config_key
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 OF_EVERY_TASK = ("target", "seed", "split")
+TASKS_OWN = ("lr", "batch_size", "batch_size_target", "warmup")
 
 
 def described(thing: object, section: str) -> dict[str, str]:
@@ -89,7 +91,32 @@ def tasks_table() -> str:
     return _table(["task", "option", "default", "meaning"], rows)
 
 
+def protocols_table() -> str:
+    """What the paper's protocol changes, beside the defaults."""
+    usual = {field.name: field.default for field in fields(Settings)}
+    rows = []
+    for entry in entries("paper"):
+        tasks = ", ".join(f"`{name}`" for name in entry.tasks) or "all"
+        where = f" ({', '.join(entry.targets)})" if entry.targets else ""
+        who = ", ".join(f"`{name}`" for name in entry.methods) or "all"
+        for option, value in {**entry.data, **entry.run}.items():
+            fair = _fair(option, usual, entry)
+            rows.append((tasks + where, who, f"`{option}`", fair, _value(value), entry.why))
+    return _table(["task", "method", "option", "`fair`", "`paper`", "why"], rows)
+
+
+def _fair(option: str, usual: dict[str, Any], entry: Entry) -> str:
+    """The value by default: the task's own where tasks have one."""
+    if option in (*TASKS_OWN, *entry.data) and entry.tasks:
+        return "the task's"
+    if option in usual:
+        return _value(usual[option])
+    parameters = inspect.signature(rules.get(entry.methods[0]).function).parameters
+    return _value(parameters[option].default)
+
+
 TABLES = {
+    "protocols": protocols_table,
     "settings": settings_table,
     "network": network_table,
     "network_config": network_config_table,

@@ -72,7 +72,6 @@ class Suite:
         model: The pretrained network.
         warmup: Rounds over the sources before the method starts.
         batch_size: Of the sources.
-        batch_size_target: Of the target.
     """
 
     name: str
@@ -80,7 +79,6 @@ class Suite:
     model: str
     warmup: int = 2
     batch_size: int = 32
-    batch_size_target: int = 16
 
     def __str__(self) -> str:
         return CATALOGUE[self.name].title
@@ -101,15 +99,15 @@ class Suite:
             "lr_target": 1e-5,
             "warmup": self.warmup,
             "batch_size": self.batch_size,
-            "batch_size_target": self.batch_size_target,
+            "batch_size_target": 16,
         }
 
 
 FEW = SplitOptions(target_fraction=0.05)
 MORE = SplitOptions(target_fraction=0.15)
 SUITES = (
-    Suite("vlcs", FEW, "resnet18:pretrained", batch_size_target=4),
-    Suite("terra", FEW, "resnet18:pretrained", warmup=5, batch_size_target=8),
+    Suite("vlcs", FEW, "resnet18:pretrained"),
+    Suite("terra", FEW, "resnet18:pretrained", warmup=5),
     Suite("pacs", MORE, "resnet50:pretrained"),
     Suite("office-home", MORE, "resnet50:pretrained", warmup=5),
     Suite("domainnet", MORE, "resnet50:pretrained", batch_size=128),
