@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError, OptionError, ShapeError
+from fedbridge.base.options import check_number
 from fedbridge.core.aggregate import aggregate
 from fedbridge.core.blocks import Blocks
 from fedbridge.core.checks import check_sources, check_target
@@ -269,11 +270,86 @@ def one_step_bound(step: float, target2: float, delta2: float, *, smoothness: fl
 
     Holds for a ``smoothness``-smooth loss (γ) and a step size ``μ ≤ 1/γ``.
     """
+    _check_step(step, smoothness)
+    return -step / 2 * (target2 - delta2)
+
+
+def path_bound(
+    start_loss: float, errors2: float, *, step: float, rounds: float, smoothness: float
+) -> float:
+    """Upper bound of the mean of ``‖∇ℓ_T(θ^t)‖²`` over T steps: ``2 ℓ_T(θ⁰)/(μT) + mean f̂²``.
+
+    ``f̂(θ) = ‖ĝ(θ) − ∇ℓ_T(θ)‖`` is the error of the step that was taken, ``errors2`` the mean of
+    its squares along the path. This is ``one_step_bound`` summed up: it holds for every draw of
+    the data, a loss of at least 0 and ``μ ≤ 1/γ``, whether or not the path converges.
+    """
+    _check_step(step, smoothness)
+    return 2 * start_loss / (step * rounds) + errors2
+
+
+def coverage(masses: Tensor) -> float:
+    """``C_ε = E [π(B_ε(θ̂))⁻²]`` over draws of the target's data.
+
+    ``masses`` is how much of ``π`` lies within ``ε`` of where each draw's optimisation ends. It is
+    the mean of the squares, as the proof has it; printed it may be read as the square of the mean.
+    Infinite where ``π`` misses one of the ends, so for every point mass but on the end itself.
+    """
+    return float(masses.to(torch.float64).pow(-2).mean())
+
+
+def convergence_bound(
+    delta2: float,
+    coverage: float,
+    *,
+    failure: float,
+    radius: float,
+    smoothness: float,
+    step: float,
+    rounds: float = math.inf,
+    start_loss: float = 0.0,
+    settled: int = 0,
+    early2: float = 0.0,
+) -> float:
+    """The paper's Theorem 1: ``‖∇ℓ_T(θ^T)‖²`` is at most this with chance ``1 − δ`` at least.
+
+    Printed as ``(√(C_ε Δ²) + O(ε))²/δ² + O(1/T) + O(ε)``; with the constants of its proof kept,
+
+        (γε + √(a/(T − T_ε) + f²))² ,  a = 2 ℓ_T(θ⁰)/μ + T_ε F² ,  f = (√(C_ε Δ²) + γε)/δ + γε .
+
+    It takes steps ``θ − μ ĝ(θ)`` that converge, ``μ ≤ 1/γ``, and ``∇ℓ`` and ``ĝ`` that are both
+    ``γ/2``-Lipschitz; ``docs/theory.md`` says what that leaves out.
+
+    Args:
+        delta2: ``Δ²``, the mean over ``π`` of the Delta error.
+        coverage: ``C_ε``.
+        failure: ``δ``, the chance that the bound may fail.
+        radius: ``ε``.
+        smoothness: ``γ``, twice the larger Lipschitz constant.
+        step: ``μ``.
+        rounds: ``T``; infinite for the limit.
+        start_loss: ``ℓ_T(θ⁰)``, of a loss that is never below 0.
+        settled: ``T_ε``, the step from which on the path stays within ``ε`` of its end.
+        early2: ``F²``, the largest squared error of a step before that.
+    """
+    _check_step(step, smoothness)
+    check_number("failure", failure, above=0, most=1)
+    check_number("radius", radius, least=0)
+    if rounds <= settled:
+        raise OptionError(
+            f"Expected more `rounds` than the {settled} in which the path settles, but got "
+            f"{rounds}: before that the theorem says nothing."
+        )
+    slack = smoothness * radius
+    error = (math.sqrt(coverage * delta2) + slack) / failure + slack
+    run = (2 * start_loss / step + settled * early2) / (rounds - settled)
+    return (slack + math.sqrt(run + error**2)) ** 2
+
+
+def _check_step(step: float, smoothness: float) -> None:
     if not 0 < step * smoothness <= 1 + 1e-12:
         raise OptionError(
             f"Expected a `step` in (0, 1/smoothness], but got {step} for smoothness {smoothness}."
         )
-    return -step / 2 * (target2 - delta2)
 
 
 @dataclass(frozen=True)
