@@ -200,7 +200,9 @@ class FedBridgeStrategy(Strategy):
         given = dict(self.options)
         if initial is not None:
             given["model"] = Skeleton(tensors(initial))
-        return split_options(given, self.rule, methods.options_of(self.rule), task.defaults)
+        return split_options(
+            given, self.rule, methods.options_of(self.rule), task.defaults, task.model
+        )
 
     def _spec(
         self, membership: Membership, settings: Settings, own: dict[str, object], usual: str

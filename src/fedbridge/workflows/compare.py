@@ -343,7 +343,7 @@ def _check_first(plan: ComparisonPlan) -> None:
     task = plan.settings[0].load(plan.seeds[0])
     for setting, method in product(plan.settings, plan.methods):
         given = plan.options_for(method, setting)
-        split_options(given, method, known_methods.options_of(method), task.defaults)
+        split_options(given, method, known_methods.options_of(method), task.defaults, task.model)
 
 
 def _plain(setting: Setting) -> dict[str, Any]:
@@ -368,7 +368,11 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
     assert cell.folder is not None
     config = RunFolder(cell.folder).config(whole=True)
     settings, _ = split_options(
-        cell.options, cell.method, known_methods.options_of(cell.method), task.defaults
+        cell.options,
+        cell.method,
+        known_methods.options_of(cell.method),
+        task.defaults,
+        task.model,
     )
     now = {k: v for k, v in settings.to_json().items() if k != "workers" and v is not None}
     return (

@@ -75,7 +75,9 @@ def run(
             callbacks=callbacks,
             options=options,
         )
-    settings, own = split_options(options, method, methods.options_of(method), loaded.defaults)
+    settings, own = split_options(
+        options, method, methods.options_of(method), loaded.defaults, loaded.model
+    )
     asked = Run(
         loaded,
         method,
