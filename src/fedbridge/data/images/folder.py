@@ -78,8 +78,9 @@ def images_task(
         split=split,
         ids={site: names_below(path, own) for site, own in files.items()},
     )
+    task = augmented(task) if augment else task
     return replace(
-        augmented(task) if augment else task,
+        task,
         model="cnn" if backbone is None else "linear",
         defaults={} if backbone is None else dict(HEAD_DEFAULTS),
         preprocessing=how,
