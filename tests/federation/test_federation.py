@@ -102,15 +102,25 @@ def test_a_target_that_diverges_ends_the_run_with_advice():
         method("fedda", fed).run_round(1)
 
 
-@pytest.mark.parametrize("policy", ["target", "mean", "keep"])
+@pytest.mark.parametrize("policy", ["target", "mean", "keep", "frozen"])
 def test_buffers_follow_the_policy(policy):
     fed = federation(model=Normed(), buffers=policy)
     gathered, _ = fed.gather(1, fed.initial)
     new = fed.new_buffers(fed.initial, gathered)["norm.running_mean"]
     own = gathered.target.buffers["norm.running_mean"]
     every = [own, *(outcome.buffers["norm.running_mean"] for _, outcome in gathered.sources)]
-    expected = {"target": own, "mean": torch.stack(every).mean(0), "keep": torch.zeros(2)}
-    torch.testing.assert_close(new, expected[policy])
+    expected = {"target": own, "mean": torch.stack(every).mean(0)}
+    torch.testing.assert_close(new, expected.get(policy, torch.zeros(2)))
+
+
+@pytest.mark.parametrize("policy", ["target", "mean"])
+def test_the_warm_up_takes_the_statistics_of_the_sources_alone(policy):
+    fed = federation(model=Normed(), buffers=policy)
+    warm, _ = fed.warm_up(0, fed.initial)
+    jobs = [fed.job(0, client, fed.initial) for client in (1, 2, 3)]
+    outcomes, _ = fed.do(jobs, [fed.initial])
+    means = torch.stack([outcome.buffers["norm.running_mean"] for outcome in outcomes])
+    torch.testing.assert_close(warm.buffers["norm.running_mean"], means.mean(0))
 
 
 def test_bytes_count_one_model_per_client_and_way():

@@ -1,6 +1,7 @@
 """Options of a run are checked when it is set up, and unknown ones suggest the nearest."""
 
 import pytest
+from torch import nn
 
 from fedbridge.base.errors import OptionError, UnknownOptionError
 from fedbridge.federation.settings import Settings, split_options
@@ -56,3 +57,24 @@ def test_an_unknown_option_suggests_the_nearest():
         split_options({"batch_siz": 4}, "fedda", ("beta",), {})
     with pytest.raises(UnknownOptionError, match="beta"):
         split_options({"beta": 0.5}, "fedda-joint", (), {})
+
+
+@pytest.mark.parametrize(
+    ("given", "usual", "policy"),
+    [
+        ({}, "resnet18:pretrained", "frozen"),
+        ({}, "resnet50:pretrained", "frozen"),
+        ({"model": "resnet50:weights/mine.pth"}, "cnn", "frozen"),
+        ({"model": "resnet18:mine.safetensors"}, None, "frozen"),
+        ({}, "resnet18", "target"),
+        ({}, "resnet18:normalised", "target"),
+        ({"model": "cnn"}, "resnet18:pretrained", "target"),
+        ({"buffers": "mean"}, "resnet18:pretrained", "mean"),
+        ({"model": nn.Linear(2, 2)}, "resnet18:pretrained", "target"),
+    ],
+)
+def test_pretrained_residual_networks_have_their_statistics_frozen(given, usual, policy):
+    settings, _ = split_options(given, "fedda", (), {}, usual)
+    assert settings.buffers == policy
+    of_task, _ = split_options(given, "fedda", (), {"buffers": "keep"}, usual)
+    assert of_task.buffers == given.get("buffers", "keep")

@@ -183,11 +183,10 @@ class TestERM:
         context = pooled_context()
         torch.testing.assert_close(MeanLoss()(context), losses_apart(context).mean())
 
-    def test_with_one_source_is_source_only_to_the_bit(self):
-        ours, theirs = (
-            fb.run(blobs(sources=1), name, **{**QUICK, "rounds": 3, "warmup": 1})
-            for name in ("erm", "source-only")
-        )
+    @pytest.mark.parametrize("model", ["linear", Normed()])
+    def test_with_one_source_is_source_only_to_the_bit(self, model):
+        few = {**QUICK, "rounds": 3, "warmup": 1, "model": model}
+        ours, theirs = (fb.run(blobs(sources=1), name, **few) for name in ("erm", "source-only"))
         assert same_model(ours.model, theirs.model)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small import Normed, blobs, federation, line, method, same_but_for_seconds, same_model
+from torch import nn
 
 import fedbridge as fb
 from fedbridge import methods
@@ -22,6 +23,44 @@ def test_all_rules_are_methods_and_auto_comes_first():
     assert set(fb.rules.names()) < set(methods.names())
     with pytest.raises(UnknownNameError, match="auto"):
         methods.options_of("autto")
+
+
+@pytest.mark.parametrize("name", ["source-only", "erm"])
+@pytest.mark.parametrize("policy", ["target", "mean"])
+def test_a_model_of_the_sources_alone_has_nothing_of_the_target(name, policy):
+    task = blobs()
+    elsewhere = replace(task, target=replace(task.target, x=100 + 7 * task.target.x))
+    options = {**QUICK, "model": Normed(), "buffers": policy, "warmup": 1, "lr_target": 1e-4}
+    ours, theirs = (fb.run(one, name, **options) for one in (task, elsewhere))
+    assert same_model(ours.model, theirs.model)
+    assert not torch.equal(ours.model.norm.running_mean, torch.zeros(2))
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_keeps_frozen_statistics(name):
+    task = blobs(target_rows=24, n_target=9)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = NormedFeatures()
+    made = fb.run(task, name, **{**QUICK, "rounds": 1, "model": model, "buffers": "frozen"})
+    found, first = made.model.state_dict(), model.state_dict()
+    for key in ("features.1.running_mean", "features.1.running_var"):
+        assert all(torch.equal(v, first[key]) for k, v in found.items() if k.endswith(key))
+    assert any(k.endswith("features.1.running_mean") for k in found)
+
+
+class NormedFeatures(nn.Module):
+    """A small network with a BatchNorm among its features, whose statistics are not the usual."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU())
+        self.head = nn.Linear(4, 3)
+        self.features[1].running_mean.normal_()
+        self.features[1].running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        return self.head(self.features(x))
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -295,7 +334,7 @@ class TestAuto:
         assert result.summary["accuracy_last"] == 100
         assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
 
-    @pytest.mark.parametrize("policy", ["target", "keep"])
+    @pytest.mark.parametrize("policy", ["target", "keep", "frozen"])
     def test_kept_buffers_are_kept_in_every_candidate(self, policy):
         fed = federation(model=Normed(), method="auto", buffers=policy)
         made = method("auto", fed)
@@ -303,7 +342,7 @@ class TestAuto:
         mean = "norm.running_mean"
         for state in (made.led, made.mixed, *made.side.states.values()):
             kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
-            assert kept == (policy == "keep")
+            assert kept == (policy != "target")
 
     def test_two_candidates_pass_between_all_clients(self):
         fed = federation(blobs(sources=3))

@@ -18,6 +18,7 @@ from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.models import build_model, split_model, without_weights
 from fedbridge.models.networks import Normalise
 from fedbridge.models.resnet import RESNETS, ResNet
+from fedbridge.runs.record import read_run
 from fedbridge.workflows.predict import load_model
 
 LAYERS_OF_A_BLOCK = {"resnet18": 2, "resnet50": 3}
@@ -184,11 +185,15 @@ def test_a_file_may_have_any_number_of_classes_and_a_checksum(tmp_path):
 
 def test_a_run_can_be_used_without_the_weights_it_started_from(tmp_path):
     file = tmp_path / "start.safetensors"
-    save_file(random_resnet18(classes=2).state_dict(), file)
+    start = random_resnet18(classes=2).state_dict()
+    save_file(start, file)
     task = random_rows(COLOUR, n_classes=3)
     options = {"model": f"resnet18:{file}", "steps": 1, "workers": 1}
     result = fb.run(task, "fedda", rounds=1, out=tmp_path / "run", **options)
     file.unlink()
+    assert read_run(tmp_path / "run").config["settings"]["buffers"] == "frozen"
+    assert torch.equal(result.model.bn1.running_var, start["bn1.running_var"])
+    assert not torch.equal(result.model.bn1.weight, start["bn1.weight"])
     saved = load_model(tmp_path / "run")
     assert torch.equal(saved.outputs(task.test.x), result.model.eval()(task.test.x))
 

@@ -197,6 +197,37 @@ def test_buffers_come_back_and_start_from_those_given():
     fed.close()
 
 
+def test_frozen_statistics_are_those_that_training_and_prediction_normalise_by():
+    model = Normed()
+    model.norm.running_mean.copy_(torch.tensor([0.5, -1.0]))
+    model.norm.running_var.copy_(torch.tensor([2.0, 0.25]))
+    fed = federation(model=model, buffers="frozen", batch_size=8, epochs=2)
+    (outcome,), rows = fed.do([fed.job(1, 1, fed.initial)], [fed.initial])
+    for name, value in fed.initial.buffers.items():
+        assert torch.equal(outcome.buffers[name], value)
+    # by hand: an affine map of the rows, standardised by numbers that never change
+    site = fed.task.sources[0]
+    x = (site.x - torch.tensor([0.5, -1.0])) / (torch.tensor([2.0, 0.25]) + 1e-5).sqrt()
+    parts = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    scale, shift, weight, bias = parts
+    for batch in fed.bench.batches(fed.job(1, 1, fed.initial), 10):
+        outputs = functional.linear(x[batch] * scale + shift, weight, bias)
+        gradients = torch.autograd.grad(functional.cross_entropy(outputs, site.y[batch]), parts)
+        with torch.no_grad():
+            for part, gradient in zip(parts, gradients, strict=True):
+                part -= 0.1 * gradient
+    moved = torch.cat([part.detach().flatten() for part in parts]) - fed.initial.parameters
+    torch.testing.assert_close(rows[0], moved, atol=1e-5, rtol=1e-4)
+    assert bool((rows[0][:4] != 0).all())  # scale and shift learn, as in DomainBed
+
+
+def test_frozen_statistics_need_no_second_row_in_a_batch():
+    fed = federation(model=Normed(), buffers="frozen", batch_size=1)
+    assert {len(rows) for rows in fed.bench.batches(fed.job(1, 1, fed.initial), 3)} == {1}
+    usual = federation(model=Normed(), batch_size=1)
+    assert {len(rows) for rows in usual.bench.batches(usual.job(1, 1, usual.initial), 3)} == {2}
+
+
 def test_a_diverging_client_says_so_and_returns_nothing():
     bench, start = bench_for(line(), "linear")
     outcome, _ = train(bench, start, LocalPlan(lr=1e6, epochs=50))

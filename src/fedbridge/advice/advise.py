@@ -114,7 +114,7 @@ def advise(
             f"`target` out, or give the task's name."
         )
     settings, _ = split_options(
-        {"sketch_size": SKETCH_SIZE, **options}, "advise", (), task.defaults
+        {"sketch_size": SKETCH_SIZE, **options}, "advise", (), task.defaults, task.model
     )
     measured = _measure(task, settings, seed, rounds, tell)
 

@@ -47,6 +47,8 @@ class _Named:
             for plain averages, wrong for whatever compares updates.
         by_samples: whether clients always count by their samples.
         alone: whether it needs no source at all, so that none has to train.
+        without_target: whether nothing of the target may enter the model, statistics of BatchNorm
+            included.
     """
 
     name: str
@@ -55,6 +57,7 @@ class _Named:
     own_unit: bool = False
     by_samples: bool = False
     alone: bool = False
+    without_target: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -134,6 +137,7 @@ def rule(
     own_unit: bool = False,
     by_samples: bool = False,
     alone: bool = False,
+    without_target: bool = False,
     fixed: Callable[..., Mix] | None = None,
 ) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
     """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule.
@@ -142,7 +146,9 @@ def rule(
     """
 
     def register(function: Callable[..., Mix]) -> Callable[..., Mix]:
-        registry.add(name, Rule(name, function, noise, own_unit, by_samples, alone, fixed))
+        registry.add(
+            name, Rule(name, function, noise, own_unit, by_samples, alone, without_target, fixed)
+        )
         return function
 
     return register

@@ -67,7 +67,7 @@ EQUAL = 1e-12
 """Scores of updates that differ by less, beside the lengths that they come from, are equal."""
 
 
-@rule("source-only", noise="none", own_unit=True)
+@rule("source-only", noise="none", own_unit=True, without_target=True)
 def source_only(geometry: Geometry) -> Mix:
     """Σ_i p_i g_i: the sources' mean update, as if the target had no data."""
     return _constant_mix(geometry, 0.0, geometry.weights)

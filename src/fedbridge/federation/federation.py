@@ -24,6 +24,7 @@ from fedbridge.engines import Answer, Engine, Finished, Traffic, make_engine
 from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
+from fedbridge.federation.settings import FROZEN
 from fedbridge.training.job import (
     CHOOSING,
     DROPPING,
@@ -92,6 +93,7 @@ class Federation:
             sketch_size=settings.sketch_size,
             more_sites=tuple(more.values()),
             validation=self.validation,
+            frozen=settings.buffers == FROZEN,
         )
         make = engine or partial(make_engine, workers=settings.workers)
         self.engine = make(self.bench)
@@ -372,8 +374,8 @@ class Federation:
 
     def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
         """A model of one client after its own training; buffers as trained, or kept."""
-        keep = self.settings.buffers == "keep"
-        return state.moved(change, state.buffers if keep else dict(outcome.buffers))
+        kept = self.settings.keeps_buffers
+        return state.moved(change, state.buffers if kept else dict(outcome.buffers))
 
     def sample_counts(self, sources: Sequence[int]) -> Tensor:
         """(n+1,) rows of the target and of these sources."""
@@ -383,10 +385,9 @@ class Federation:
 
     def new_buffers(self, state: State, gathered: Gathered) -> Buffers:
         """Buffers after a round, by the policy that the settings name; never a projection."""
-        policy = self.settings.buffers
-        if policy == "keep" or not state.buffers:
+        if self.settings.keeps_buffers or not state.buffers:
             return state.buffers
-        if policy == "target" and gathered.target is not None:
+        if self.settings.buffers == "target" and gathered.target is not None:
             return dict(gathered.target.buffers)
         everyone = (gathered.target, *(outcome for _, outcome in gathered.sources))
         every = [outcome.buffers for outcome in everyone if outcome is not None]

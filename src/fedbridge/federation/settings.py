@@ -12,17 +12,19 @@ from torch import nn
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import check_choice, check_known, check_number, check_whole
+from fedbridge.models.resnet import is_pretrained
 from fedbridge.training.job import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+FROZEN = "frozen"
 CHOICES: dict[str, tuple[object, ...]] = {
     "align": (None, True, False),
     "align_evidence": (None, True, False),
     "blocks": ("tensor", "model", None),
     "weights": (None, "equal", "samples"),
-    "buffers": ("target", "mean", "keep"),
+    "buffers": ("target", "mean", "keep", FROZEN),
     "evidence": ("path", "init", "probe"),
     "noise_from": ("own", "borrowed"),
 }
@@ -94,7 +96,8 @@ class Settings:
             shares (1/N) in means over the sources, and by samples where FedAvg averages the target
             with them.
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
-            all clients, or ``keep`` those it had.
+            all clients, or ``keep`` those it had; ``frozen`` trains with those it had as well, as
+            DomainBed does and as is usual for pretrained residual networks.
         evidence: what the weights are computed from: the training steps (``path``), the first
             round's (``init``, kept from then on), gradients at the round's start (``probe``).
         noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples
@@ -205,6 +208,11 @@ class Settings:
         return counts_by_samples(self.weights, fedavg=fedavg)
 
     @property
+    def keeps_buffers(self) -> bool:
+        """Whether the statistics of BatchNorm never change."""
+        return self.buffers in ("keep", FROZEN)
+
+    @property
     def longest(self) -> float | None:
         """How many times as long as the median an update may be; None for any length."""
         if isinstance(self.norm_ratio, str):
@@ -241,15 +249,19 @@ def split_options(
     method: str,
     method_options: tuple[str, ...],
     defaults: Mapping[str, object],
+    usual_model: str | None = None,
 ) -> tuple[Settings, dict[str, object]]:
     """Sort options into those of every run and those of the method; unknown ones are an error.
 
-    ``defaults`` (the task's) give way to what is ``given``.
+    ``defaults`` (the task's) give way to what is ``given``. A pretrained residual network, the
+    task's ``usual_model`` or one that is given, has its BatchNorm frozen unless somebody says how.
     """
     check_known(given, (*NAMES, *method_options), f"the run or of method {method!r}")
     of_run = {**{k: v for k, v in defaults.items() if k in (*NAMES, *method_options)}, **given}
     own_options = {name: value for name, value in of_run.items() if name in method_options}
     run_options = {name: value for name, value in of_run.items() if name not in own_options}
+    if is_pretrained(run_options.get("model") or usual_model):
+        run_options.setdefault("buffers", FROZEN)
     if not isinstance(run_options.get("class_weights"), str | None):
         run_options["class_weights"] = _class_weights(run_options["class_weights"])
     try:

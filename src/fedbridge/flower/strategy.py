@@ -201,7 +201,11 @@ class FedBridgeStrategy(Strategy):
         if initial is not None:
             given["model"] = Skeleton(tensors(initial))
         return split_options(
-            given, self.rule, methods.options_of(self.rule), task.defaults_for(self.rule)
+            given,
+            self.rule,
+            methods.options_of(self.rule),
+            task.defaults_for(self.rule),
+            task.model,
         )
 
     def _spec(

@@ -161,7 +161,7 @@ class Apfl(Method):
             record.notes.append("the target is missing: its local model stays as it was")
         else:
             parameters[self.size :] += gathered.rows[0][self.size :]
-            if federation.settings.buffers != "keep":
+            if not federation.settings.keeps_buffers:
                 own = gathered.target.buffers
                 buffers |= {k: v for k, v in own.items() if k.startswith(PERSONAL)}
         self.state = State(parameters, buffers)

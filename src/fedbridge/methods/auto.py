@@ -14,7 +14,7 @@ labels can. So ``auto`` keeps a few *candidates* going side by side:
   ``T = steps x learning rate`` and a length between the two, ``T = T_T^{1−b} T_S^b`` for b = ½.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
-are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` does.
+are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
 
 Which candidate the target takes is decided in every round by the cross-validated loss on its
 labelled rows: every candidate that trains on them has a replica per fold that never trains on the
@@ -195,8 +195,8 @@ class Auto(Method):
             shares = self._shares(sources, outcomes, rows, there, record)
             led_step = _Step.of(shares, [outcomes[k] for k in there], rows[there])
             step = _Step.of(shares, [outcomes[n + k] for k in there], rows[[n + k for k in there]])
-            keep = federation.settings.buffers == "keep"
-            buffers = None if keep else led_step.buffers
+            kept = federation.settings.keeps_buffers
+            buffers = None if kept else led_step.buffers
             self.led = self.led.moved(led_step.update, buffers)
             told = {f"{LED}.buffers.{name}": value for name, value in (buffers or {}).items()}
             news = News(

@@ -12,9 +12,8 @@ rows again. Every source counts the same, whatever its number of rows, as in ``s
 
 The plainest is here as well: ``erm``, empirical risk minimisation, one model for the mean loss
 ``1/N Σ_i ℓ_i`` of the sources. DomainBed found it hard to beat, which makes it the first baseline.
-With one source it is ``source-only``, to the bit for a model without buffers (whose buffers are the
-target's there, the pool's here). With several it differs: ``source-only`` averages models that were
-trained apart, this trains one on the pool.
+With one source it is ``source-only``, to the bit. With several it differs: ``source-only`` averages
+models that were trained apart, this trains one on the pool.
 
 Vapnik: Statistical Learning Theory, Wiley 1998.
 """

@@ -15,7 +15,7 @@ In every round the sources train from the global model and send their models to 
   rows) and ``α_k ∝ n_k CF(k)``; by samples alone in a round in which nobody is heard.
 - *Batch-norm MMD.* The distance of means and second moments in front of every BatchNorm, over all
   domains, is smallest at their mean with the weights ``α``: the model takes those statistics
-  (unless ``buffers="keep"``).
+  (unless ``buffers`` are kept or frozen).
 
 Different from the paper: ``n_p`` is divided by the number ``K`` of sources, so that the target's
 steps do not grow with it; the quality counts only rows where somebody is heard, since tiny counts

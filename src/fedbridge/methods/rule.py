@@ -78,7 +78,8 @@ class RuleMethod(Method):
             record.notes.append("the target is missing: the model stays as it was")
             return record
         update = self._with_momentum(self._update(trained, probed, record))
-        self.state = self.state.moved(update, federation.new_buffers(self.state, trained))
+        seen = replace(trained, target=None) if self.rule.without_target else trained
+        self.state = self.state.moved(update, federation.new_buffers(self.state, seen))
         record.seconds_aggregate = time.perf_counter() - gathered_at
         return record
 

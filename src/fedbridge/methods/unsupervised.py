@@ -75,7 +75,7 @@ class UnsupervisedMethod(Method):
         for model, share in zip(models, shares, strict=True):
             parameters.add_(model.parameters, alpha=share)
         buffers = self.state.buffers
-        if self.federation.settings.buffers != "keep":
+        if not self.federation.settings.keeps_buffers:
             buffers = pooled_buffers([model.buffers for model in models], shares)
         self.state = State(parameters, buffers)
 

@@ -186,6 +186,12 @@ def is_variant(name: str, rest: str) -> bool:
     return name in RESNETS and rest in (PRETRAINED, NORMALISED)
 
 
+def is_pretrained(spec: object) -> bool:
+    """Whether a model is named that starts from trained parameters, and so from statistics."""
+    name, _, rest = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+    return name in RESNETS and (rest == PRETRAINED or _is_file(rest))
+
+
 def without_weights(spec: str) -> str:
     """The same network with parameters left to chance: what saved ones are loaded into.
 

@@ -94,6 +94,9 @@ class Workbench:
         test: the target's test split.
         seed: of what is random where nothing trains.
         validation: rows of the target set aside for early stopping, if there are any.
+
+    With ``frozen`` BatchNorm layers train as they predict: by the statistics that the model came
+    with, which never change, while their scale and shift learn (DomainBed's ``freeze_bn``).
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Workbench:
         sketch_size: int = 64,
         more_sites: tuple[Site, ...] = (),
         validation: Site | None = None,
+        frozen: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device)
@@ -114,6 +118,7 @@ class Workbench:
         self.test, self.validation, self.seed = task.test, validation, seed
         self.sketch = Sketch(self.blocks, size=sketch_size)
         self._classes = task.n_classes
+        self._frozen = frozen
         self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
         self._flat, self._gradient = flatten_in_place(model)
 
@@ -186,7 +191,7 @@ class Workbench:
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
         plan, objective = job.plan, job.objective
         self._load(start, job.buffers)
-        self.model.train()
+        self._train_mode()
         optimizer = make_optimizer(plan, self._flat.data, self._gradient)
         loss_of = self._loss(job)
         told: dict[str, Tensor] = {}
@@ -221,6 +226,12 @@ class Workbench:
         result.copy_(change)
         outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
         return replace(outcome, told={name: value.cpu() for name, value in told.items()})
+
+    def _train_mode(self) -> None:
+        self.model.train()
+        for part in self.model.modules() if self._frozen else ():
+            if isinstance(part, _BatchNorm):
+                part.eval()
 
     def _probe(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
         """Mean negative gradient at the start over a few batches: one point, no step."""
@@ -287,7 +298,7 @@ class Workbench:
             if job.rows is not None:
                 order = job.rows[order]
             for rows in order.split(job.plan.batch_size)[: min(per_epoch, steps - taken)]:
-                alone = len(rows) == 1 and self._has_batch_norm
+                alone = len(rows) == 1 and self._has_batch_norm and not self._frozen
                 yield torch.cat((rows, order[:1])) if alone else rows
                 taken += 1
 

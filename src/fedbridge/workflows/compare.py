@@ -343,7 +343,8 @@ def _check_first(plan: ComparisonPlan) -> None:
     task = plan.settings[0].load(plan.seeds[0])
     for setting, method in product(plan.settings, plan.methods):
         given = plan.options_for(method, setting)
-        split_options(given, method, known_methods.options_of(method), task.defaults_for(method))
+        usual = task.defaults_for(method)
+        split_options(given, method, known_methods.options_of(method), usual, task.model)
 
 
 def _plain(setting: Setting) -> dict[str, Any]:
@@ -372,6 +373,7 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
         cell.method,
         known_methods.options_of(cell.method),
         task.defaults_for(cell.method),
+        task.model,
     )
     now = {k: v for k, v in settings.to_json().items() if k != "workers" and v is not None}
     return (

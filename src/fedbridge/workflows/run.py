@@ -82,7 +82,7 @@ def run(
             options=options,
         )
     settings, own = split_options(
-        options, method, methods.options_of(method), loaded.defaults_for(method)
+        options, method, methods.options_of(method), loaded.defaults_for(method), loaded.model
     )
     asked = Run(
         loaded,

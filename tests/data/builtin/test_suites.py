@@ -8,6 +8,7 @@ from fedbridge.base.errors import DataError, OptionError, TargetNeededError, Unk
 from fedbridge.data import task as federated_task
 from fedbridge.data.builtin.domainbed import SUITES
 from fedbridge.data.load import load_task, possible_targets, summary_of
+from fedbridge.data.preparing import Augment, InTurn, PixelsToUnit
 from fedbridge.models import build_model
 
 DOMAINS = {
@@ -81,6 +82,17 @@ def test_settings_are_those_of_the_paper(root, name, labelled, model, warmup):
     assert task.defaults["optimizer"] == "adam"
     assert (task.defaults["lr"], task.defaults["lr_target"]) == (5e-5, 1e-5)
     assert task.defaults["warmup"] == warmup
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_training_images_can_be_augmented(root, name):
+    write_suite(root, name)
+    task = load_task(name, DOMAINS[name][0], augment=True, target_fraction=0.5, **SMALL)
+    chances = InTurn((PixelsToUnit(), Augment()))
+    assert {site.prepare for site in (*task.sources, task.target, task.target_pool)} == {chances}
+    assert task.test.prepare == PixelsToUnit()
+    with pytest.raises(OptionError, match="leave `augment` or `backbone` out"):
+        load_task(name, DOMAINS[name][0], augment=True, backbone="efficientnet-lite0")
 
 
 class TestSplit:

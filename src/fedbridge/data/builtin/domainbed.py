@@ -24,7 +24,14 @@ from fedbridge.base.errors import DataError
 from fedbridge.base.places import require_dataset
 from fedbridge.data.arrays import SiteRows, assemble, training_rows
 from fedbridge.data.builtin.image_sets import mnist
-from fedbridge.data.images.folder import HEAD_DEFAULTS, image_files, image_rows, names_below
+from fedbridge.data.images.folder import (
+    HEAD_DEFAULTS,
+    augmented,
+    check_augment,
+    image_files,
+    image_rows,
+    names_below,
+)
 from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.data.labels import code_labels, show
 from fedbridge.data.split import BUILT_IN_SPLIT, SplitOptions, generator, split_target
@@ -123,6 +130,7 @@ def suite_task(
     image_size: int | None = None,
     backbone: str | None = None,
     cache: bool = True,
+    augment: bool = False,
 ) -> FederatedTask:
     """Images of several domains, each of which can be the target.
 
@@ -135,7 +143,9 @@ def suite_task(
         backbone: A frozen network, such as ``efficientnet-lite0``, on whose features a head is
             trained: the way to go without a GPU.
         cache: Keep the decoded images or features on disk for the next time.
+        augment: Crop, flip and recolour training images at random, as DomainBed does.
     """
+    check_augment(augment, backbone)
     domains = [domain.name for domain in suite.layout.domains]
     target_name = check_target_name(target, domains)
     root = require_dataset(suite.name, *CATALOGUE[suite.name].other_names)
@@ -153,7 +163,7 @@ def suite_task(
         for domain, own in files.items()
     }
     frozen = backbone is not None
-    return assemble(
+    task = assemble(
         {
             name: training_rows(sites[name], TEST_SHARE, seed)
             for name in domains
@@ -171,6 +181,7 @@ def suite_task(
         preprocessing=how,
         notes=(*_differences(suite, labels), *notes),
     )
+    return augmented(task) if augment else task
 
 
 def _domain_files(suite: Suite, root: Path, domain: str) -> list[Path]:

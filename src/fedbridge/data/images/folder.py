@@ -11,11 +11,12 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from fedbridge.base.errors import DataError
+from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.options import check_flag
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
+from fedbridge.data.preparing import Augment, InTurn, PixelsToUnit
 from fedbridge.data.site_files import check_names
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
 from fedbridge.data.task import check_memory, check_target_name
@@ -33,6 +34,8 @@ IMAGE_SIZE = 32
 HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
 """What suits a head on frozen features, which learns faster than a whole network should."""
 
+AUGMENTED = "training images are cropped, flipped and recoloured at random; what tests is not"
+
 
 def images_task(
     path: Path,
@@ -43,6 +46,7 @@ def images_task(
     grayscale: bool = False,
     backbone: str | None = None,
     cache: bool = True,
+    augment: bool = False,
     split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task whose domains are the folders of a folder, with one folder per class in each.
@@ -56,12 +60,14 @@ def images_task(
         backbone: A frozen network, such as ``efficientnet-lite0``, whose features are learned
             from instead of the pixels.
         cache: Keep the decoded images or features on disk for the next time.
+        augment: Crop, flip and recolour training images at random, as DomainBed does.
         split: How the target's images are divided; all that train are labelled by default.
     """
     domains = folders(path)
     check_names(domains, [domain.name for domain in domains])
     files = {domain.name: image_files(domain) for domain in domains}
     check_target_name(target, files)
+    check_augment(augment, backbone)
     how = ImagePreprocessing.from_options(image_size, grayscale, backbone, IMAGE_SIZE)
     rows, notes = image_rows(path, files, how, cache=cache)
     task = task_from_domains(
@@ -72,12 +78,35 @@ def images_task(
         split=split,
         ids={site: names_below(path, own) for site, own in files.items()},
     )
+    task = augmented(task) if augment else task
     return replace(
         task,
         model="cnn" if backbone is None else "linear",
         defaults={} if backbone is None else dict(HEAD_DEFAULTS),
         preprocessing=how,
         notes=(*notes, *task.notes),
+    )
+
+
+def check_augment(augment: bool, backbone: str | None) -> None:
+    """Refuse augmentation where only the features of images are there to train on."""
+    if check_flag("augment", augment) and backbone is not None:
+        raise OptionError(
+            f"Expected pixels to augment, but the backbone {backbone!r} makes features of every "
+            f"image once, before any training: leave `augment` or `backbone` out."
+        )
+
+
+def augmented(task: FederatedTask) -> FederatedTask:
+    """The task with its training images changed at random; the test set stays as it is."""
+    chances = InTurn((PixelsToUnit(), Augment()))
+    pool = task.target_pool
+    return replace(
+        task,
+        sources=tuple(replace(site, prepare=chances) for site in task.sources),
+        target=replace(task.target, prepare=chances),
+        target_pool=None if pool is None else replace(pool, prepare=chances),
+        notes=(*task.notes, AUGMENTED),
     )
 
 
