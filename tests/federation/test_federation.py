@@ -44,7 +44,9 @@ def test_aligned_source_updates_of_one_gradient_equal_the_targets():
     """With the same data everywhere, one full-batch step each, only the learning rates differ."""
     task = blobs(sources=2, rows=12)
     same = tuple(replace(site, x=task.target.x, y=task.target.y) for site in task.sources)
-    fed = federation(replace(task, sources=same), lr=0.5, lr_target=0.05, batch_size=12)
+    fed = federation(
+        replace(task, sources=same), lr=0.5, lr_target=0.05, batch_size=12, batch_size_target=12
+    )
     gathered, _ = fed.gather(1, fed.initial)
     vectors = gathered.vectors(align=True)
     torch.testing.assert_close(vectors.sources, vectors.target.expand(2, -1), rtol=1e-4, atol=1e-7)
@@ -181,7 +183,7 @@ def test_a_small_target_has_enough_batches_to_measure_its_noise(usual):
         assert -(-rows // size) >= 4
         if rows > 3 * usual:
             assert size == usual
-        elif rows > 12:
+        elif rows > 13:
             assert rows % size != 1
     assert [measurable_batch(rows, 32) for rows in (15, 30, 60)] == [3, 4, 8]
 
