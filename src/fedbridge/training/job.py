@@ -99,7 +99,7 @@ def measurable_batch(rows: int, usual: int) -> int:
     if usual * (LEAST_BATCHES - 1) < rows:
         return usual
     least = -(-rows // AIM)
-    sizes = [size for size in (least, least + 1) if size * (LEAST_BATCHES - 1) < rows]
+    sizes = range(least, -(-rows // (LEAST_BATCHES - 1)))
     return next((size for size in sizes if size == 1 or rows % size != 1), least)
 
 
