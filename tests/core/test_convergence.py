@@ -13,6 +13,7 @@ from helpers import assert_close, tensor
 
 from fedbridge import theory
 from fedbridge.base.errors import OptionError
+from fedbridge.core.aggregate import aggregate
 
 DRAWS = 4_000
 BEST, START = tensor(1.0, -0.5), tensor(4.0, 3.0)
@@ -270,6 +271,15 @@ def test_along_the_path_itself_the_cover_comes_near_one(world):
         covers.append(theory.coverage(near))
     assert 1 < covers[1] < covers[0] < 2
     assert covers[1] == pytest.approx(1, abs=0.15)
+
+
+def test_projected_steps_have_no_lipschitz_constant_where_a_source_is_at_rest():
+    """FedGP's direction g_i/‖g_i‖ turns around within any distance of the source's optimum."""
+    target = TARGET_CURVES * (SOURCE - BEST)
+    for apart in (1e-2, 1e-4, 1e-6):
+        aside = apart * torch.eye(2, dtype=torch.float64)
+        steps = [aggregate("fedgp", target, (SOURCE_CURVES * move)[None]) for move in aside]
+        assert float((steps[0] - steps[1]).norm()) / apart > 0.1 / apart
 
 
 def test_a_point_mass_elsewhere_covers_nothing():

@@ -10,7 +10,7 @@ from small import federation
 import fedbridge as fb
 from fedbridge.core.aggregate import aggregate
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 def test_whoever_compares_rounds_undoes_the_shuffling():

@@ -123,20 +123,30 @@ def test_what_was_measured_at_the_start_stands_in_the_first_round_alone(task, st
     assert all(line["sigma2"] is None for line in later)
 
 
-def test_the_scripts_noise_and_ours_mean_the_same():
-    """Theirs: n/2 pairs drawn freely, about the mean of all. Ours: a split in pairs. Both s²/n."""
-    n = 6
+@pytest.mark.parametrize(
+    ("n", "too_large", "ours_too_large"), [(6, 1.0, 1.0), (7, 5 / 4, 7 / 6)], ids=["even", "odd"]
+)
+def test_the_scripts_noise_and_ours_mean_nearly_the_same(n, too_large, ours_too_large):
+    """Theirs: ⌊n/2⌋ pairs drawn freely, about the mean of all. Ours: a split in pairs. Both s²/n.
+
+    The odd one out makes theirs too large by (n−2)/(n−3) and ours by n/(n−1).
+    """
     points = torch.randn(n, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     middle, half = points.mean(0), n // 2
     truth = (points - middle).square().sum() / (n - 1) / n
 
-    def apart(pair):
-        return (points[list(pair)].mean(0) - middle).square().sum()
+    def noise(means, centre):
+        return (means - centre).square().sum() / (half - 1) / half
 
     pairs = list(combinations(range(n), 2))
-    theirs = half * sum(map(apart, pairs)) / len(pairs) / (half - 1) / half
-    splits = [three for three in combinations(pairs, half) if len({*sum(three, ())}) == n]
-    ours = sum(sum(map(apart, split)) for split in splits) / len(splits) / (half - 1) / half
-    assert len(splits) == 15
-    assert_close(theirs, truth)
-    assert_close(ours, truth)
+    means = torch.stack([points[list(pair)].mean(0) for pair in pairs])
+    theirs = half / len(pairs) * noise(means, middle)
+    splits = [
+        torch.stack([means[pairs.index(pair)] for pair in split])
+        for split in combinations(pairs, half)
+        if len({*split[0], *split[1], *split[2]}) == 6
+    ]
+    ours = sum(noise(split, split.mean(0)) for split in splits) / len(splits)
+    assert len(splits) == (15 if n == 6 else 105)
+    assert_close(theirs, too_large * truth)
+    assert_close(ours, ours_too_large * truth)
