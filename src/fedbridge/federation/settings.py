@@ -89,8 +89,8 @@ class Settings:
         blocks: apply the rule per parameter ``tensor`` or to the whole ``model`` (None too).
         weights: shares of the sources, ``equal`` (1/N) or by ``samples``.
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
-            all clients, or ``keep`` those it had; ``frozen`` trains with those it had as well, as
-            DomainBed does and as is usual for pretrained residual networks.
+            all clients, or ``keep`` those it had; ``frozen`` also trains by those it had, as
+            DomainBed does: the default for pretrained residual networks.
         evidence: what the weights are computed from: the training steps (``path``), the first
             round's (``init``), gradients at the round's start (``probe``).
         noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples
