@@ -1,5 +1,7 @@
 """What runs locally runs over Flower, unchanged, to the same bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pretend import PretendGrid, nodes_of, run_over_pretended_flower
@@ -8,6 +10,7 @@ from small import Normed, blobs, line, same_model
 import fedbridge as fb
 from fedbridge import methods
 from fedbridge.base.errors import OptionError
+from fedbridge.data.preparing import AddNoise
 from fedbridge.flower import FedBridgeStrategy
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -67,8 +70,18 @@ def test_every_option_that_a_local_run_takes(method, options, tmp_path):
     assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
 
 
-@pytest.mark.parametrize("policy", ["target", "mean", "keep"])
-@pytest.mark.parametrize("method", ["fedavg", "auto"])
+@pytest.mark.parametrize("method", ["fedda", "auto"])
+def test_noise_that_is_redrawn(method, tmp_path):
+    task = blobs(target_rows=24)
+    noisy = {
+        role: replace(site, prepare=AddNoise(1.0))
+        for role, site in (("target", task.target), ("test", task.test))
+    }
+    assert_same(both(replace(task, **noisy), method, tmp_path, rounds=3, early_stopping=2))
+
+
+@pytest.mark.parametrize("policy", ["target", "mean", "keep", "frozen"])
+@pytest.mark.parametrize("method", ["fedavg", "source-only", "auto"])
 def test_models_with_buffers(method, policy, tmp_path):
     task, options = blobs(), {**QUICK, "model": Normed(), "buffers": policy}
     grid = PretendGrid(nodes_of(task, tmp_path, model=Normed))

@@ -67,6 +67,9 @@ NO_OPTIONS = ("target", "seed")
 KEEP_SOURCES, PROTOCOL = OF_ALL = ("sources", "protocol")
 """Options of every task: keep only the sources that are named, follow somebody's settings."""
 
+INSTEAD_OF = {"n_target": "target_fraction", "augment": "backbone"}
+"""What a protocol sets, and what somebody may have given that excludes it."""
+
 TABLES = ("task", "run")
 OF_EVERY_TASK = ("path", "name", "target")
 RUN_OPTIONS = (
@@ -189,9 +192,8 @@ def _load(
     _check_options(factory, options, f"task {str(name_or_path)!r}")
     protocol = cast("str", options.get(PROTOCOL, FAIR))
     asked = data_options(protocol, str(name_or_path))
-    if "target_fraction" in options:
-        asked.pop("n_target", None)
-    options = {**asked, **options}
+    left = {n: v for n, v in asked.items() if options.get(INSTEAD_OF.get(n, ""), None) is None}
+    options = {**left, **options}
     own = {name: value for name, value in options.items() if name in known or name not in OF_ALL}
     task = factory(target=target, seed=seed, **_arguments(factory, own))
     usual = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}

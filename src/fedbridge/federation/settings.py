@@ -96,8 +96,8 @@ class Settings:
             shares (1/N) in means over the sources, and by samples where FedAvg averages the target
             with them.
         buffers: whose BatchNorm statistics the model takes: the ``target``'s, the ``mean`` over
-            all clients, or ``keep`` those it had; ``frozen`` trains with those it had as well, as
-            DomainBed does and as is usual for pretrained residual networks.
+            all clients, or ``keep`` those it had; ``frozen`` also trains by those it had, as
+            DomainBed does: the default for pretrained residual networks.
         evidence: what the weights are computed from: the training steps (``path``), the first
             round's (``init``, kept from then on), gradients at the round's start (``probe``).
         noise_from: the target's ``own`` noise, or ``borrowed``: not less than the sources' samples

@@ -95,4 +95,6 @@ class TestRealData:
     def test_sizes_are_domainbeds(self):
         task = load_task("colored-mnist", target="+90%")
         assert (len(task.target_pool), len(task.test), len(task.target)) == (18667, 4667, 19)
+        # the paper's scripts round down
+        assert len(load_task("colored-mnist", target="-90%", n_target=18).target) == 18
         assert [len(site) for site in task.sources] == [18666, 18666]

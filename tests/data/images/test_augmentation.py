@@ -194,6 +194,9 @@ def test_training_rows_are_augmented_and_no_others(folder):
     assert torch.equal(task.target.x, plain.target.x)
     assert task.manifest["options"]["augment"] is True
     assert any("cropped, flipped and recoloured" in note for note in task.notes)
+    theirs = load_task(folder, target="photo", n_target=4, cache=False, augment="sources")
+    assert theirs.sources[0].prepare == chances
+    assert theirs.target.prepare == theirs.target_pool.prepare == PixelsToUnit()
 
 
 def test_what_is_held_out_or_set_aside_is_not_augmented(folder):
@@ -232,5 +235,7 @@ def test_features_of_a_frozen_backbone_cannot_be_augmented(folder, monkeypatch):
     register_tiny_backbone(monkeypatch)
     with pytest.raises(OptionError, match=f"pixels to augment, but the backbone '{TINY}'.*leave"):
         load_task(folder, target="photo", backbone=TINY, augment=True)
-    with pytest.raises(OptionError, match="`augment` to be true or false, but got 'yes'"):
+    with pytest.raises(
+        OptionError, match="`augment` to be one of False, True, sources, but got 'yes'"
+    ):
         load_task(folder, target="photo", augment="yes")

@@ -130,7 +130,7 @@ def suite_task(
     image_size: int | None = None,
     backbone: str | None = None,
     cache: bool = True,
-    augment: bool = False,
+    augment: bool | str = False,
 ) -> FederatedTask:
     """Images of several domains, each of which can be the target.
 
@@ -143,7 +143,8 @@ def suite_task(
         backbone: A frozen network, such as ``efficientnet-lite0``, on whose features a head is
             trained: the way to go without a GPU.
         cache: Keep the decoded images or features on disk for the next time.
-        augment: Crop, flip and recolour training images at random, as DomainBed does.
+        augment: Crop, flip and recolour training images at random, as DomainBed does; ``sources``
+            for those of the sources only, as in the paper's scripts.
     """
     check_augment(augment, backbone)
     domains = [domain.name for domain in suite.layout.domains]
@@ -181,7 +182,7 @@ def suite_task(
         preprocessing=how,
         notes=(*_differences(suite, labels), *notes),
     )
-    return augmented(task) if augment else task
+    return augmented(task, augment)
 
 
 def _domain_files(suite: Suite, root: Path, domain: str) -> list[Path]:

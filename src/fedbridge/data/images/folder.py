@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from fedbridge.base.errors import DataError, OptionError
-from fedbridge.base.options import check_flag
+from fedbridge.base.options import check_choice, check_flag
 from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
@@ -34,7 +34,8 @@ IMAGE_SIZE = 32
 HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
 """What suits a head on frozen features, which learns faster than a whole network should."""
 
-AUGMENTED = "training images are cropped, flipped and recoloured at random; what tests is not"
+AUGMENTED = "training images are cropped, flipped and recoloured at random"
+OF_SOURCES = "sources"
 
 
 def images_task(
@@ -46,7 +47,7 @@ def images_task(
     grayscale: bool = False,
     backbone: str | None = None,
     cache: bool = True,
-    augment: bool = False,
+    augment: bool | str = False,
     split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task whose domains are the folders of a folder, with one folder per class in each.
@@ -60,7 +61,8 @@ def images_task(
         backbone: A frozen network, such as ``efficientnet-lite0``, whose features are learned
             from instead of the pixels.
         cache: Keep the decoded images or features on disk for the next time.
-        augment: Crop, flip and recolour training images at random, as DomainBed does.
+        augment: Crop, flip and recolour training images at random, as DomainBed does; ``sources``
+            for those of the sources only, as in the paper's scripts.
         split: How the target's images are divided; all that train are labelled by default.
     """
     domains = folders(path)
@@ -78,7 +80,7 @@ def images_task(
         split=split,
         ids={site: names_below(path, own) for site, own in files.items()},
     )
-    task = augmented(task) if augment else task
+    task = augmented(task, augment)
     return replace(
         task,
         model="cnn" if backbone is None else "linear",
@@ -88,22 +90,28 @@ def images_task(
     )
 
 
-def check_augment(augment: bool, backbone: str | None) -> None:
+def check_augment(augment: bool | str, backbone: str | None) -> None:
     """Refuse augmentation where only the features of images are there to train on."""
-    if check_flag("augment", augment) and backbone is not None:
+    check_choice("augment", augment, (False, True, OF_SOURCES))
+    if augment and backbone is not None:
         raise OptionError(
             f"Expected pixels to augment, but the backbone {backbone!r} makes features of every "
             f"image once, before any training: leave `augment` or `backbone` out."
         )
 
 
-def augmented(task: FederatedTask) -> FederatedTask:
+def augmented(task: FederatedTask, augment: bool | str) -> FederatedTask:
     """The task with its training images changed at random; the test set stays as it is."""
+    if not augment:
+        return task
     chances = InTurn((PixelsToUnit(), Augment()))
+    sources = tuple(replace(site, prepare=chances) for site in task.sources)
+    if augment == OF_SOURCES:
+        return replace(task, sources=sources, notes=(*task.notes, f"{AUGMENTED} at the sources"))
     pool = task.target_pool
     return replace(
         task,
-        sources=tuple(replace(site, prepare=chances) for site in task.sources),
+        sources=sources,
         target=replace(task.target, prepare=chances),
         target_pool=None if pool is None else replace(pool, prepare=chances),
         notes=(*task.notes, AUGMENTED),
