@@ -119,18 +119,21 @@ class TestOracle:
         task = blobs(rows=40, target_rows=60, n_target=12)
         options = {"lr": 0.2, "lr_target": 0.01, "batch_size": 8, "batch_size_target": 2}
         fed, _, jobs = self.jobs_of_a_round(monkeypatch, task, epochs=2, **options)
-        assert [job.beside for job in jobs] == [(), (), (1, 2, 3), (1, 2, 3)]
-        assert [job.plan.batch_size for job in jobs] == [8, 8, 2, 2]
+        assert [job.beside for job in jobs] == [()] * 4 + [(1, 2, 3)] * 4
+        assert [job.plan.batch_size for job in jobs] == [8] * 4 + [2] * 4
         assert {job.plan.lr for job in jobs} == {0.2}
         assert {job.plan.total_steps(60) for job in jobs} == {2 * (60 // 8 + 3 * 40 // 8)}
-        assert [fed.bench.samples(job) for job in jobs] == [60, 48, 60, 48]
+        assert [fed.bench.samples(job) for job in jobs] == [60, 40, 40, 40] * 2
 
     def test_the_twins_never_see_the_rows_that_judge_them(self):
         made = method("oracle", federation(blobs(target_rows=60, n_target=12), method="oracle"))
-        assert torch.cat((made.kept, made.aside)).sort().values.tolist() == list(range(60))
-        assert len(made.aside) == 12
-        labels = made.federation.task.target_pool.y[made.aside]
-        assert torch.bincount(labels).tolist() == [4, 4, 4]
+        assert torch.cat(made.thirds).sort().values.tolist() == list(range(60))
+        labels = [made.federation.task.target_pool.y[third] for third in made.thirds]
+        assert [torch.bincount(third).tolist() for third in labels] == [
+            [7, 7, 6],
+            [7, 6, 7],
+            [6, 7, 7],
+        ]
 
     def test_takes_sources_that_help_and_leaves_sources_that_mislead(self):
         good = blobs(rows=60, target_rows=30, n_target=9, seed=4)
@@ -150,7 +153,7 @@ class TestOracle:
         assert record.extra == {"choice": "own"}
 
     def test_of_few_rows_none_is_kept_back(self, monkeypatch):
-        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(target_rows=4))
+        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(target_rows=5))
         assert [(job.beside, job.rows) for job in jobs] == [((), None)]
         assert record.failures == {}
 

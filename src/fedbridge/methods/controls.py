@@ -12,10 +12,10 @@ import torch
 from fedbridge.base.options import check_flag
 from fedbridge.core import rules
 from fedbridge.core.checks import check_beta
-from fedbridge.data.split import stratified_split
+from fedbridge.data.split import stratified_order
 from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
-from fedbridge.methods.cross_validation import calibrated_loss
+from fedbridge.methods.cross_validation import HOPELESS, calibrated_loss, without
 from fedbridge.methods.generalisation import MeanLoss
 from fedbridge.methods.rule import RuleMethod
 from fedbridge.training.job import SPLITTING, TARGET, Job, seed_of
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
 
 FIXED_BETA = ("fedda", "fedgp")
-FIFTH = 5
-"""One row of so many judges how the upper bound trains."""
+THIRDS = 3
+"""Parts of the target's rows that judge, in turn, how the upper bound trains."""
+WAYS = ("own", "pooled")
 
 
 class Oracle(Method):
@@ -42,10 +43,10 @@ class Oracle(Method):
 
     All labels of a small target are not a bound by themselves: 288 noisy digits teach less than
     1,078 clean ones of the sources. So it trains two models in every round, one on the target's
-    rows alone and one on them and the rows of all sources in one place, ``1/(N+1) Σ_i ℓ_i``; a twin
-    of each never sees a fifth of the target's rows, and the model whose twin does better on that
-    fifth is taken (``choice`` in the history). The test rows have no say; fewer than five rows are
-    trained on alone.
+    rows alone and one on them and the rows of all sources in one place, ``1/(N+1) Σ_i ℓ_i``. Three
+    twins of each never see a third of the target's rows, and the model, of all rounds so far, whose
+    twins do best on their thirds is taken (``choice`` in the history): a bound knows when to stop.
+    The test rows have no say; fewer than six rows are trained on alone, to the end.
 
     Both train as one source would that had all rows of the federation: its learning rate, its
     optimiser, its batch size (that of the pool is dealt out among the sites) and as many steps as
@@ -60,24 +61,28 @@ class Oracle(Method):
 
     options: ClassVar[tuple[str, ...]] = ("alone",)
     needs: ClassVar[tuple[Need, ...]] = (Need.TARGET_LABELS, Need.POOLED)
-    remembers: ClassVar[tuple[str, ...]] = ("own", "own_twin", "pooled", "pooled_twin")
+    models: ClassVar[tuple[str, ...]] = tuple(
+        way + twin for way in WAYS for twin in ("", *(f"_{k}" for k in range(THIRDS)))
+    )
+    remembers: ClassVar[tuple[str, ...]] = (*models, "choice", "held_out_loss")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.alone = check_flag("alone", options.get("alone", False))
-        self.own = self.own_twin = self.pooled = self.pooled_twin = federation.initial
+        for name in self.models:
+            setattr(self, name, federation.initial)
+        self.choice, self.held_out_loss = "own", HOPELESS
         self.site = federation.site_for(Need.TARGET_LABELS)
         pool = federation.bench.sites[self.site]
         labels = None if federation.task.n_classes is None else pool.y.numpy()
         chooser = np.random.default_rng(seed_of(federation.seed, 0, self.site, SPLITTING))
-        count = len(pool) - len(pool) // FIFTH
-        kept, aside = stratified_split(labels, len(pool), count, chooser)
-        self.alone |= not len(aside)
-        self.kept, self.aside = torch.from_numpy(kept), torch.from_numpy(aside)
+        order = torch.from_numpy(stratified_order(labels, len(pool), chooser))
+        self.thirds = [order[start::THIRDS].sort().values for start in range(THIRDS)]
+        self.alone |= len(pool) < 2 * THIRDS
 
     def room(self) -> tuple[int, int]:
         """Two models and their twins."""
-        return 4, 4
+        return len(self.models), len(self.models)
 
     def run_round(self, round: int) -> Record:
         """Train all models, and take the better of the two."""
@@ -89,7 +94,10 @@ class Oracle(Method):
             sources, record.failures = federation.present(round, with_target=False)
         if sources:
             ways["pooled"] = tuple(sources)
-        rows = {"": None} if self.alone else {"": None, "_twin": self.kept}
+        rows: dict[str, Tensor | None] = {"": None}
+        if not self.alone:
+            everyone = torch.cat(self.thirds).sort().values
+            rows |= {f"_{k}": without(everyone, part) for k, part in enumerate(self.thirds)}
         trainings = [(way + twin, ways[way], rows[twin]) for way in ways for twin in rows]
         jobs = [self._job(round, slot, *each) for slot, each in enumerate(trainings)]
         names = [name for name, _, _ in trainings]
@@ -97,12 +105,13 @@ class Oracle(Method):
         record.failures |= federation.failures(round, [TARGET], outcomes[:1])
         for name, model in zip(names, after, strict=True):
             setattr(self, name, model)
-        choice = "own" if self.alone else min(("own", "pooled"), key=self._held_out_loss)
-        record.extra["choice"] = choice
-        self.state = getattr(self, choice)
-        if choice == "pooled":
-            there = {source: 1 / (len(sources) + 1) for source in sources}
-            record.beta = [there.get(k + 1) for k in range(federation.n_sources)]
+        losses = {way: 0.0 if self.alone else self._cross_validated(way) for way in ways}
+        best = min(losses, key=losses.__getitem__)
+        if losses[best] <= self.held_out_loss:
+            self.choice, self.held_out_loss, self.state = best, losses[best], getattr(self, best)
+        record.extra["choice"] = self.choice
+        if self.choice == "pooled":
+            record.beta = [1 / (federation.n_sources + 1)] * federation.n_sources
         record.seconds_train = time.perf_counter() - begun
         return record
 
@@ -131,14 +140,17 @@ class Oracle(Method):
             beside=sources,
         )
 
-    def _held_out_loss(self, name: str) -> float:
-        """Loss of a model's twin on the rows that it never saw."""
+    def _cross_validated(self, way: str) -> float:
+        """Loss over all the target's rows, each judged by the twin that never saw it."""
         federation = self.federation
         pool = federation.bench.sites[self.site]
-        aside = replace(pool, x=pool.x[self.aside], y=pool.y[self.aside])
-        outputs = federation.predict(getattr(self, f"{name}_twin"), aside)
+        parts = [replace(pool, x=pool.x[rows], y=pool.y[rows]) for rows in self.thirds]
+        outputs = [
+            federation.predict(getattr(self, f"{way}_{k}"), part) for k, part in enumerate(parts)
+        ]
         with one_thread():
-            return calibrated_loss(outputs, aside.y, federation.task.n_classes)
+            truth = torch.cat([part.y for part in parts])
+            return calibrated_loss(torch.cat(outputs), truth, federation.task.n_classes)
 
 
 class TargetOnlyMatched(RuleMethod):
