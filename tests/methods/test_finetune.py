@@ -129,11 +129,8 @@ class TestOracle:
         made = method("oracle", federation(blobs(target_rows=60, n_target=12), method="oracle"))
         assert torch.cat(made.thirds).sort().values.tolist() == list(range(60))
         labels = [made.federation.task.target_pool.y[third] for third in made.thirds]
-        assert [torch.bincount(third).tolist() for third in labels] == [
-            [7, 7, 6],
-            [7, 6, 7],
-            [6, 7, 7],
-        ]
+        counts = torch.stack([torch.bincount(third, minlength=3) for third in labels])
+        assert bool(((counts == 6) | (counts == 7)).all())
 
     def test_takes_sources_that_help_and_leaves_sources_that_mislead(self):
         good = blobs(rows=60, target_rows=30, n_target=9, seed=4)

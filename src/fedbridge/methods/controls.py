@@ -77,7 +77,7 @@ class Oracle(Method):
         labels = None if federation.task.n_classes is None else pool.y.numpy()
         chooser = np.random.default_rng(seed_of(federation.seed, 0, self.site, SPLITTING))
         order = torch.from_numpy(stratified_order(labels, len(pool), chooser))
-        self.thirds = [order[start::THIRDS].sort().values for start in range(THIRDS)]
+        self.thirds = [part.sort().values for part in order.tensor_split(THIRDS)]
         self.alone |= len(pool) < 2 * THIRDS
 
     def room(self) -> tuple[int, int]:
