@@ -102,11 +102,66 @@ class TestCrossValidated:
 
 
 class TestOracle:
-    def test_with_all_labels_known_is_target_only(self):
-        options = {**QUICK, "batch_size_target": 12}  # one batch, so that its order does not count
-        oracle, alone = (fb.run(blobs(), name, **options) for name in ("oracle", "target-only"))
-        for ours, theirs in zip(oracle.model.parameters(), alone.model.parameters(), strict=True):
-            torch.testing.assert_close(ours, theirs)
+    @staticmethod
+    def jobs_of_a_round(monkeypatch, task, **options):
+        run_options = {"alone": options.pop("alone", False)}
+        fed = federation(task, method="oracle", **options)
+        made, jobs, do = method("oracle", fed, **run_options), [], fed.do
+
+        def watched(given, states):
+            jobs.extend(given)
+            return do(given, states)
+
+        monkeypatch.setattr(fed, "do", watched)
+        return fed, made.run_round(1), jobs
+
+    def test_trains_as_one_source_would_that_had_all_rows(self, monkeypatch):
+        task = blobs(rows=40, target_rows=60, n_target=12)
+        options = {"lr": 0.2, "lr_target": 0.01, "batch_size": 8, "batch_size_target": 2}
+        fed, _, jobs = self.jobs_of_a_round(monkeypatch, task, epochs=2, **options)
+        assert [job.beside for job in jobs] == [()] * 4 + [(1, 2, 3)] * 4
+        assert [job.plan.batch_size for job in jobs] == [8] * 4 + [2] * 4
+        assert {job.plan.lr for job in jobs} == {0.2}
+        assert {job.plan.total_steps(60) for job in jobs} == {2 * (60 // 8 + 3 * 40 // 8)}
+        assert [fed.bench.samples(job) for job in jobs] == [60, 40, 40, 40] * 2
+
+    def test_the_twins_never_see_the_rows_that_judge_them(self):
+        made = method("oracle", federation(blobs(target_rows=60, n_target=12), method="oracle"))
+        assert torch.cat(made.thirds).sort().values.tolist() == list(range(60))
+        labels = [made.federation.task.target_pool.y[third] for third in made.thirds]
+        counts = torch.stack([torch.bincount(third, minlength=3) for third in labels])
+        assert bool(((counts == 6) | (counts == 7)).all())
+
+    def test_takes_sources_that_help_and_leaves_sources_that_mislead(self):
+        good = blobs(rows=60, target_rows=30, n_target=9, seed=4)
+        bad = blobs(rows=60, target_rows=150, n_target=9)
+        for site in bad.sources:
+            site.y.copy_((site.y + 1) % 3)
+        options = {**QUICK, "model": "linear", "rounds": 6}
+        helped, misled = (fb.run(task, "oracle", **options) for task in (good, bad))
+        assert misled.history[-1]["choice"] == "own"
+        assert misled.history[-1]["beta"] == [0, 0, 0]
+        assert misled.accuracy > 90
+        assert {line["choice"] for line in helped.history} & {"pooled"}
+
+    def test_the_papers_keeps_to_the_targets_rows(self, monkeypatch):
+        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(), alone=True)
+        assert [(job.beside, job.rows) for job in jobs] == [((), None)]
+        assert record.extra == {"choice": "own"}
+
+    def test_of_few_rows_none_is_kept_back(self, monkeypatch):
+        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(target_rows=5))
+        assert [(job.beside, job.rows) for job in jobs] == [((), None)]
+        assert record.failures == {}
+
+    def test_without_any_source_there_goes_on_with_its_own(self, monkeypatch):
+        fed = federation(blobs(target_rows=30, n_target=9), method="oracle")
+        made = method("oracle", fed)
+        monkeypatch.setattr(fed, "present", lambda *_, **__: ([], {"site 0": "dropped out"}))
+        record = made.run_round(1)
+        assert record.failures == {"site 0": "dropped out"}
+        assert made.pooled is fed.initial
+        assert made.own is not fed.initial
 
     def test_trains_on_labels_that_others_do_not_have(self):
         task = blobs(shift=3.0, target_rows=150, n_target=6)
@@ -132,16 +187,8 @@ class TestOracle:
     def test_balances_the_classes_of_all_its_rows(self, monkeypatch):
         task = blobs(target_rows=30, n_target=15)
         task.target_pool.y[task.target_pool.y == 2] = 1
-        fed = federation(task, method="oracle", class_weights="balanced", lr_target=0.03)
-        made, jobs, do = method("oracle", fed), [], fed.do
-
-        def watched(given, states):
-            jobs.extend(given)
-            return do(given, states)
-
-        monkeypatch.setattr(fed, "do", watched)
-        made.run_round(1)
-        assert jobs[0].plan.lr == 0.03
+        options = {"class_weights": "balanced", "alone": True}
+        _, _, jobs = self.jobs_of_a_round(monkeypatch, task, **options)
         assert jobs[0].plan.class_weights == pytest.approx((1.5, 0.75, 0.0))
 
 

@@ -1,5 +1,6 @@
 """Domain generalisation: what its methods share, and what each does where that is known."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -231,6 +232,37 @@ class TestIRM:
         made = method("irm", federation(), penalty=7.0, anneal=10)
         weights = [made.run_round(number).extra["penalty_weight"] for number in (1, 2, 3, 4)]
         assert weights == [1.0, 1.0, 7.0, 7.0]  # 5 steps a round
+        assert made.steps == 20
+
+    def test_at_its_very_step_and_the_optimiser_starts_anew(self):
+        fed = federation(optimizer="adam")
+        made, jobs, do = method("irm", fed, penalty=7.0, anneal=8), [], fed.do
+        fed.do = lambda given, states: (jobs.extend(given), do(given, states))[1]
+        for number in (1, 2, 3):
+            made.run_round(number)
+        trained = [(job.plan.steps, job.objective.weight) for job in jobs]
+        assert trained == [(5, 1.0), (3, 1.0), (2, 7.0), (5, 7.0)]
+        assert jobs[1].seed != jobs[2].seed
+        assert made.steps == 15
+
+    def test_a_restarted_optimiser_takes_steps_of_its_own_length(self):
+        """The first step of a new Adam is lr in every entry, whatever the gradients before it."""
+        fed = federation(optimizer="adam", lr=0.01, model="linear")
+        made = method("irm", fed, penalty=1000.0, anneal=4)
+        first_steps, do = [], fed.do
+
+        def watched(given, starts):
+            one = [replace(given[0], plan=replace(given[0].plan, steps=1))]
+            _, (change,) = do(one, starts)
+            first_steps.append(change)
+            return do(given, starts)
+
+        fed.do = watched
+        made.run_round(1)
+        assert len(first_steps) == 2
+        torch.testing.assert_close(
+            first_steps[1].abs(), torch.full_like(first_steps[1], 0.01), rtol=1e-3, atol=1e-6
+        )
 
     def test_trusts_the_cause_where_erm_trusts_the_stronger_sign(self):
         task = spurious()

@@ -102,9 +102,11 @@ def test_every_method_lives_with_clients_that_drop_out(name):
 
 def test_an_unmet_need_is_said_before_anything_runs():
     with pytest.raises(
-        UnmetNeedError, match="`knn-per` needs a model with a feature extractor; `linear` has none"
+        UnmetNeedError, match="`coral` needs a model with a feature extractor; `linear` has none"
     ):
-        fb.run(blobs(), "knn-per", model="linear")
+        fb.run(blobs(), "coral", model="linear")
+    with pytest.raises(UnmetNeedError, match=r"`fedrep` needs a model with a head; .* has none"):
+        fb.run(blobs(), "fedrep", model=nn.Linear(2, 3))
     with pytest.raises(UnmetNeedError, match="`knn-per` needs a task with classes"):
         fb.run(line(), "knn-per", model="mlp:4")
 

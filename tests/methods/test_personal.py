@@ -91,6 +91,32 @@ class TestFedRep:
         ]
         assert lengths == [steps, steps / 3]
 
+    def test_usually_ten_times_as_long(self):
+        made = method("fedrep", federation(model="mlp:8", method="fedrep"))
+        steps = [
+            made._job(1, 1, made.state, 0, part).plan.total_steps(40)
+            for part in (made.head, made.body)
+        ]
+        assert steps == [50, 5]
+
+    def test_a_well_trained_head_makes_up_for_other_labels(self):
+        task = blobs(sources=3, target_rows=30)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        long, fedavg = (run(name, task, rounds=10) for name in ("fedrep", "fedavg"))
+        short = run("fedrep", task, rounds=10, head_epochs=1)
+        assert long.accuracy > 90 > 30 > fedavg.accuracy
+        assert long.history[1]["loss"] < short.history[1]["loss"]
+
+    def test_a_linear_model_is_all_head_and_trains_alone(self):
+        fed = federation(method="fedrep", model="linear")
+        made = method("fedrep", fed, head_epochs=1)
+        made.run_round(1)
+        assert fed.bytes_up == fed.bytes_down == 0
+        (job,) = [made._job(1, 0, fed.initial, 0, made.head)]
+        _, (change,) = fed.do([job], [fed.initial])
+        torch.testing.assert_close(made.state.parameters, fed.initial.parameters + change)
+
     def test_shares_the_body_and_keeps_heads_apart(self):
         fed = federation(model="mlp:8", method="fedrep")
         made = method("fedrep", fed)
@@ -212,6 +238,31 @@ class TestKnnPer:
         near = vote(distances, votes, 2, 1.0)
         weight = 1 / (1 + torch.e**-1)
         torch.testing.assert_close(near, torch.tensor([[weight, 1 - weight]], dtype=torch.float64))
+
+    def test_distances_count_per_feature(self):
+        fed = federation(model="mlp:8", method="knn-per")
+        made = method("knn-per", fed, share=1, neighbours=3, scale=0.5)
+        made.run_round(1)
+        model, test, own = fed.bench.model.model, fed.task.test, fed.task.target
+        found = fed.predict(made.state, test).softmax(1)
+        with torch.no_grad():
+            keys, asked = model.features(own.x), model.features(test.x[:5])
+        for row, key in enumerate(asked):
+            squared = ((keys - key) ** 2).sum(1)
+            expected = torch.zeros(3)
+            for near in squared.argsort()[:3].tolist():
+                expected[own.y[near]] += torch.exp(-squared[near] / (8 * 0.5))
+            torch.testing.assert_close(found[row], expected / expected.sum(), atol=1e-5, rtol=1e-4)
+
+    def test_on_a_linear_model_the_features_are_the_inputs(self):
+        task = blobs(sources=2, target_rows=60)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        result = run("knn-per", task, model="linear", rounds=5)
+        keys, labels = (result.model.state_dict()[name] for name in ("keys", "votes"))
+        assert torch.equal(keys, task.target.x)
+        assert torch.equal(labels.argmax(1), task.target.y)
+        assert result.accuracy > run("fedavg", task, model="linear", rounds=5).accuracy + 15
 
     def test_the_mixture_is_one_of_probabilities(self):
         outputs = torch.tensor([[2.0, -1.0]])

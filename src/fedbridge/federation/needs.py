@@ -31,6 +31,7 @@ class Need(Enum):
     """A need, in the words that ``fedbridge methods`` and error messages use."""
 
     CLASSES = "a task with classes"
+    HEAD = "a model with a head"
     FEATURES = "a model with a feature extractor"
     UNLABELLED = "unlabelled rows of the target"
     TARGET_LABELS = "the labels of all the target's training rows"
@@ -61,10 +62,13 @@ def _lack(need: Need, task: FederatedTask, model: nn.Module, model_name: str) ->
         )
     if need is Need.TARGET_LABELS and task.target_pool is None and task.unlabelled is not None:
         return f"task {task.name!r} has rows of the target that nobody labelled"
-    if need is Need.FEATURES:
+    if need in (Need.HEAD, Need.FEATURES):
         try:
-            split_model(model)
+            features, _ = split_model(model)
         except ModelError:
+            features = None
+        learns = features is not None and any(True for _ in features.parameters())
+        if features is None or (need is Need.FEATURES and not learns):
             return (
                 f"`{model_name}` has none: use `mlp` or `cnn`, or name the two parts of your own "
                 f"model `features` and `head`"

@@ -10,6 +10,11 @@ one, and no bytes are counted for them. The target trains nothing and its labels
 A round takes as many steps as FedAvg's largest source takes; smaller sources go through their
 rows again. Every source counts the same, whatever its number of rows, as in ``source-only``.
 
+Read beside DomainBed's code (facebookresearch/DomainBed): losses, penalties and the defaults of all
+options are the same. Different for all five: theirs is one long training by Adam, ours the run's
+optimiser, made anew in every round; all sources go through the network in one pass, which DomainBed
+does for ``erm`` and ``irm`` only (it matters to BatchNorm alone).
+
 The plainest is here as well: ``erm``, empirical risk minimisation, one model for the mean loss
 ``1/N Σ_i ℓ_i`` of the sources. DomainBed found it hard to beat, which makes it the first baseline.
 With one source it is ``source-only``, to the bit. With several it differs: ``source-only`` averages
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from fedbridge.training.job import LocalPlan, Outcome
 
 LOG_SHARES = "log_shares"
+STAGE_PURPOSE = 400
+"""Batches of a round's second training come in another order than those of its first."""
 
 
 class Generalisation(Method):
@@ -53,6 +60,10 @@ class Generalisation(Method):
     @abstractmethod
     def objective(self, round: int, present: list[int]) -> Objective:
         """What the pool minimises; ``present`` are the numbers of the sources that are there."""
+
+    def stages(self, steps: int) -> list[int]:
+        """Steps of the trainings that a round consists of, each with an optimiser of its own."""
+        return [steps]
 
     def heed(self, outcome: Outcome, present: list[int]) -> Tensor:
         """Keep what the training reports; the share of every source present in the loss."""
@@ -70,28 +81,40 @@ class Generalisation(Method):
         if not present:
             record.notes.append("no source is there: the model stays as it was")
             return record
-        first, *others = present
+        plan = pooled_plan(federation, round, present)
+        for stage, steps in enumerate(self.stages(plan.total_steps(1))):
+            purpose = STAGE_PURPOSE + stage if stage else None
+            self._train(round, present, replace(plan, steps=steps), purpose, record)
+        record.seconds_train = time.perf_counter() - begun
+        return record
+
+    def _train(
+        self, round: int, present: list[int], plan: LocalPlan, purpose: int | None, record: Record
+    ) -> None:
+        """One training of the pool, if none before it has failed."""
+        if any(client in record.failures for client in map(self.federation.name_of, present)):
+            return
+        federation, (first, *others) = self.federation, present
         job = federation.job(
             round,
             first,
             self.state,
-            plan=pooled_plan(federation, round, present),
+            plan=plan,
+            purpose=purpose,
             objective=self.objective(round, present),
             beside=tuple(others),
         )
         (outcome,), rows = federation.do([job], [self.state])
-        record.seconds_train = time.perf_counter() - begun
         if outcome.failure is not None:
             record.failures |= {federation.name_of(client): outcome.failure for client in present}
             record.notes.append("the pooled training failed: the model stays as it was")
-            return record
+            return
         shares = self.heed(outcome, present).tolist()
         by_client = dict(zip(present, shares, strict=True))
         record.beta = [by_client.get(index + 1) for index in range(federation.n_sources)]
         record.extra |= {k: float(v) for k, v in outcome.told.items() if v.ndim == 0}
         pooled = Gathered(rows, None, ((first - 1, outcome),), {})
         self.state = federation.averaged(self.state, pooled)
-        return record
 
 
 def pooled_plan(federation: Federation, round: int, sources: list[int], *others: int) -> LocalPlan:
@@ -183,9 +206,11 @@ class IRM(Generalisation):
     slopes of two half batches is not, and stands in for it (it may be negative). A batch of one row
     has no halves and is squared.
 
-    The weight is ``λ = penalty`` from the first round after ``anneal`` steps, and at most 1 until
-    then: a model that has learnt nothing is invariant already and would stay so. The whole loss is
-    divided by a λ above 1, so that a large one means less of ``ℓ`` and not longer steps; plain
+    The weight is ``λ = penalty`` after ``anneal`` steps, and at most 1 until then: a model that has
+    learnt nothing is invariant already and would stay so. At that very step the optimiser starts
+    anew, as in DomainBed, since what it has learnt of gradients is no longer true: a round in which
+    the step falls is two trainings. The whole loss is divided by a λ above 1, as in the authors'
+    code but not in DomainBed's, so that a large one means less of ``ℓ`` and not longer steps; plain
     gradient descent lowers ``ℓ`` that much more slowly then, while Adam is indifferent. The history
     shows ``penalty`` (the mean of D_i² in a round's last step) and ``penalty_weight``.
 
@@ -209,6 +234,11 @@ class IRM(Generalisation):
         """A mild penalty first, the whole of it later."""
         weight = self.penalty if self.steps >= self.anneal else min(1.0, self.penalty)
         return Invariant(weight)
+
+    def stages(self, steps: int) -> list[int]:
+        """Up to the step at which the penalty is switched on, and from there on."""
+        mild = self.anneal - self.steps
+        return [mild, steps - mild] if 0 < mild < steps else [steps]
 
     def heed(self, outcome: Outcome, present: list[int]) -> Tensor:
         """Count the steps."""
@@ -250,7 +280,8 @@ class GroupDRO(Generalisation):
     Shares start equal and are kept over rounds, as logarithms, so that none is lost to rounding. A
     source that misses a round keeps its share; those present move theirs among themselves. The
     paper draws one source per step and may correct losses for the number of rows; as in DomainBed
-    all sources are drawn and nothing is corrected.
+    all sources are drawn and nothing is corrected (DomainBed's very first shares are 1, not 1/N,
+    which its first step's division makes the same).
 
     Sagawa, Koh, Hashimoto, Liang: Distributionally Robust Neural Networks for Group Shifts: On the
     Importance of Regularization for Worst-Case Generalization, ICLR 2020.
@@ -336,7 +367,7 @@ class Mixup(Generalisation):
     For the squared error this is the loss on mixed values, up to a constant. ``alpha = 0`` means λ
     = 1 and gives ``erm``. Here ``i`` keeps all its rows, and those of ``j`` are drawn in a new
     order (again from the start if they are too few), so that one source alone is mixed with itself
-    as in the first paper.
+    as in the first paper; DomainBed cuts both batches to the smaller and keeps their order.
 
     Zhang, Cisse, Dauphin, Lopez-Paz: mixup: Beyond Empirical Risk Minimization, ICLR 2018.
     Yan, Song, Li, Zou, Ren: Improve Unsupervised Domain Adaptation with Mixup Training,

@@ -2,28 +2,50 @@
 
 In every round the sources train from the global model and send their models to the target. There:
 
-- *Knowledge vote.* For a row ``x`` only models ``p_k(x)`` with ``max p_k(x) ≥ gate`` are heard.
-  Each gives its confidence to its class, the class with most of it is the consensus, and the
-  knowledge ``p(x)`` is the mean over its supporters, ``n_p(x)`` in number. Where nobody is heard,
-  ``p(x)`` is the mean over all and counts for next to nothing. The gate rises linearly from
-  ``gate`` to ``last_gate`` over ``gate_rounds`` rounds and then stays.
-- *Consensus focus.* The vote of a set of sources has the quality ``Q(S) = Σ_x n_p(x) max p(x)``; a
-  source is worth ``CF(k) = Q(S) − Q(S∖k)``, which is 0 for one that is never sure or never agrees.
-- *Distillation.* The target trains on its unlabelled rows as one more domain, by
-  ``n_p(x)/K · KL(p(x) ‖ f(x))``, with the sources' step size and batch size.
-- *Aggregation.* ``θ = α_T θ_T + Σ_k α_k θ_k`` with ``α_T = n_T/(n_T + Σ n_k)`` (``n_T`` unlabelled
-  rows) and ``α_k ∝ n_k CF(k)``; by samples alone in a round in which nobody is heard.
+- *Knowledge vote.* For a row ``x`` only models ``p_k(x)`` with ``max p_k(x) > gate`` are heard
+  (where none is, all are). Each gives its confidence to its class, and the class ``c(x)`` with most
+  of it is the consensus. The gate rises linearly from ``gate`` to ``last_gate``.
+- *Distillation.* The target trains on its unlabelled rows as one more domain, on mixtures of the
+  rows of a batch, ``x̃ = λ x + (1 − λ) x′`` with ``λ ~ Beta(2, 2)`` once per batch:
+
+      w(x) · CE(f(x̃), λ 1[c(x)] + (1 − λ) 1[c(x′)]) ,    w(x) = 1 if somebody is heard on x, else 0.
+
+- *Consensus focus.* The vote of a set ``S`` of sources is worth ``Q(S)``, the confidence behind
+  ``c(x)`` summed over the rows on which one of them is heard. A source's focus is its mean
+  contribution over all sets of the others (Shapley's value),
+
+      CF(k) = Σ_{S ∌ k} |S|! (K − |S| − 1)! / K! · [Q(S ∪ k) − Q(S)] .
+
+- *Aggregation.* ``θ = α_T θ_T + Σ_k α_k θ_k`` with ``α_T = heard/(K + 1)`` (``heard`` is the share
+  of rows with ``w = 1``) and ``α_k ∝ CF(k)`` (all alike in a round in which nobody is heard). The
+  shares are kept, and follow those of a round by ``α ← 0.9 α + 0.1 α_round``.
 - *Batch-norm MMD.* The distance of means and second moments in front of every BatchNorm, over all
   domains, is smallest at their mean with the weights ``α``: the model takes those statistics
-  (unless ``buffers`` are kept or frozen).
+  (unless ``buffers`` are kept or frozen). A model without BatchNorm has none, and this part falls away.
+- *Schedule.* Learning rates of all domains fall by a cosine to ``last_lr`` of what they were.
 
-Different from the paper: ``n_p`` is divided by the number ``K`` of sources, so that the target's
-steps do not grow with it; the quality counts only rows where somebody is heard, since tiny counts
-of the others would only be noise in ``CF``.
+The method is unsupervised: labels of the target are not looked at, unless ``labelled=True`` (ours)
+adds the loss on its labelled rows to the distillation and counts all its rows as heard. The target
+is where the models meet, as in the paper: per source one model crosses the network each way in a
+round, and no row or prediction leaves the target.
 
-The method is unsupervised: labels of the target are not looked at, unless ``labelled=True`` adds
-the loss on its labelled rows to the distillation. The target is where the models meet: per source
-one model crosses the network each way, and no row or prediction leaves the target.
+The authors' text and their code (github.com/FengHZ/KD3A) differ. Ours is the code, but for the
+first two points:
+
+- Whole models are averaged, as in the text; the code averages feature extractors, and every domain
+  has a classifier of its own that starts by itself: ``heads="own"`` (here they start alike).
+- BatchNorm's variances are pooled with what lies between the means, as in the text; the code takes
+  the mean of the variances. It also votes with the sources' BatchNorm in training mode, so that
+  their statistics take in the target's batches; here a source votes as it was trained, once per
+  row before the target's training.
+- In the text the target learns the mean probabilities of those who agree, weighed by their number
+  (``labels="soft"``, divided by ``K`` so that steps do not grow with it), a source's focus is what
+  all lose without it (``focus="leave-one-out"``, which costs K + 1 votes instead of 2^K; taken by
+  itself for more than 10 sources), and shares go by samples (``weights="samples"``): ``α_T`` times
+  ``n_T (K + 1)/(n_T + Σ n_k)`` and ``α_k ∝ n_k CF(k)``. In the code all domains have as many rows.
+- The code's momentum of the optimiser lives through rounds, ours through one; its gates are 0.8 or
+  0.9 at the start, by data set; its learning rate falls one round later; it rounds shares to four
+  digits and mixes no rows of text (``mixup=0``).
 
 Feng, You, Chen, Zhang, Zhu, Wu, Wu, Chen: KD3A: Unsupervised Multi-Source Decentralized Domain
 Adaptation via Knowledge Distillation, ICML 2021.
@@ -31,18 +53,22 @@ Adaptation via Knowledge Distillation, ICML 2021.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.nn import functional
 
-from fedbridge.base.options import check_flag, check_number, check_whole
+from fedbridge.base.options import check_choice, check_flag, check_number, check_whole
 from fedbridge.federation.needs import Need
+from fedbridge.methods.generalisation import draw_shares
 from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
-from fedbridge.training.job import TARGET, Job
+from fedbridge.models import head_slices
+from fedbridge.training.job import TARGET, Job, LocalPlan
 from fedbridge.training.objective import Batch, Objective, StepContext
+from fedbridge.training.state import Slices, State, put
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
@@ -53,12 +79,22 @@ if TYPE_CHECKING:
     from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.method import Record
-    from fedbridge.training.state import State
 
-GATE, LAST_GATE, GATE_ROUNDS = 0.8, 0.95, 50
+GATE, LAST_GATE, LAST_LR, SCHEDULE = 0.8, 0.95, 0.02, 50
+MIXUP, MOMENTUM = 2.0, 0.9
+CHOICES = {
+    "focus": ("subsets", "leave-one-out"),
+    "labels": ("one-hot", "soft"),
+    "heads": ("mean", "own"),
+}
+"""Options that are words, the usual one first."""
 
 UNHEARD = 0.001
-"""Supporters that a row counts as having when no source is sure of it."""
+"""Supporters that a row counts as having when no source is sure of it and labels are soft."""
+MANY = 10
+"""With more sources than that their sets are too many to go through."""
+AT_ONCE = 2**21
+"""Numbers of a table of votes that are worked on at a time."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +102,14 @@ class Consensus:
     """What sources agree on.
 
     Attributes:
-        knowledge: (n, C) class probabilities of every row.
-        supporters: (n,) how many sources stand behind them; 0 where nobody was heard.
-        quality: Q, the confidence behind all of it.
+        classes: (n,) the class with the most confidence behind it.
+        soft: (n, C) mean probabilities of those who are heard and agree, or of all.
+        supporters: (n,) how many are heard and agree; 0 where nobody is heard.
     """
 
-    knowledge: Tensor
+    classes: Tensor
+    soft: Tensor
     supporters: Tensor
-    quality: float
 
     @property
     def share(self) -> float:
@@ -84,47 +120,81 @@ class Consensus:
 def knowledge_vote(answers: Tensor, gate: float) -> Consensus:
     """The vote of sources with class probabilities ``answers`` (K, n, C)."""
     confidence, choice = answers.max(dim=2)
-    heard = confidence >= gate
-    ballots = functional.one_hot(choice, answers.shape[2]) * (confidence * heard)[..., None]
-    most, winner = ballots.sum(dim=0).max(dim=1)
+    heard = confidence > gate
+    counts = confidence * (heard | ~heard.any(dim=0))
+    ballots = functional.one_hot(choice, answers.shape[2]) * counts[..., None]
+    winner = ballots.sum(dim=0).argmax(dim=1)
     agrees = heard & (choice == winner)
     supporters = agrees.sum(dim=0)
     agreed = (answers * agrees[..., None]).sum(dim=0) / supporters.clamp(min=1)[:, None]
-    knowledge = torch.where(supporters[:, None] > 0, agreed, answers.mean(dim=0))
-    return Consensus(knowledge, supporters, float(most.sum()))
+    soft = torch.where(supporters[:, None] > 0, agreed, answers.mean(dim=0))
+    return Consensus(winner, soft, supporters)
 
 
-def consensus_focus(answers: Tensor, gate: float) -> Tensor:
-    """(K,) how much of the vote's quality is lost without each source."""
-    everyone = torch.arange(len(answers))
-    whole = knowledge_vote(answers, gate).quality
-    rest = [knowledge_vote(answers[everyone != k], gate).quality for k in everyone]
-    return (whole - torch.tensor(rest, dtype=torch.float64)).clamp(min=0)
+def vote_worth(answers: Tensor, gate: float, sets: Tensor) -> Tensor:
+    """(s,) Q of the vote of every set of sources, given as rows of 0 and 1 (s, K)."""
+    confidence, choice = answers.max(dim=2)
+    ballots = (
+        functional.one_hot(choice, answers.shape[2]) * (confidence * (confidence > gate))[..., None]
+    )
+    rows = max(1, AT_ONCE // (len(sets) * answers.shape[2]))
+    parts = ballots.split(rows, dim=1)
+    return torch.stack(
+        [torch.einsum("sk,knc->snc", sets, part).amax(dim=2).sum(dim=1) for part in parts]
+    ).sum(dim=0)
+
+
+def consensus_focus(answers: Tensor, gate: float, focus: str = "subsets") -> Tensor:
+    """(K,) what every source contributes to the vote: over all sets of the others, or to all."""
+    count = len(answers)
+    places = torch.arange(count)
+    if focus == "leave-one-out":
+        sets = torch.ones(count + 1, count, dtype=torch.float64)
+        sets[places, places] = 0
+        worth = vote_worth(answers, gate, sets)
+        return (worth[-1] - worth[:-1]).clamp(min=0)
+    numbers = torch.arange(2**count)
+    sets = (numbers[:, None] >> places) & 1
+    worth = vote_worth(answers, gate, sets.double())
+    chance = torch.tensor(
+        [1 / (count * math.comb(count - 1, size)) for size in range(count)], dtype=torch.float64
+    )
+    found = []
+    for place in range(count):
+        without = numbers[sets[:, place] == 0]
+        gains = worth[without + 2**place] - worth[without]
+        found.append((chance[sets[without].sum(dim=1)] * gains).sum())
+    return torch.stack(found).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class Distillation(Objective):
-    """Divergence from the consensus on the client's own (unlabelled) rows.
+    """Cross-entropy to the consensus on mixtures of the client's own (unlabelled) rows.
 
     Attributes:
         knowledge: (n, C) class probabilities of every row of the site.
         weight: (n,) what a row counts for.
+        mixup: of the Beta distribution of the shares in a mixture; 0 mixes nothing.
     """
 
     knowledge: Tensor
     weight: Tensor
+    mixup: float = 0.0
 
     def __call__(self, context: StepContext) -> Tensor:
-        """Mean of weight x KL(knowledge ‖ model)."""
-        return self.divergence(context.module, context.own)
+        """Mean of weight x cross-entropy."""
+        return self.lesson(context.module, context.own)
 
-    def divergence(self, model: nn.Module, batch: Batch) -> Tensor:
+    def lesson(self, model: nn.Module, batch: Batch) -> Tensor:
         """The same on a given batch."""
-        device = batch.x.device
-        learnt = self.knowledge[batch.rows].to(device)
-        logs = model(batch.x).log_softmax(dim=1)
-        apart = functional.kl_div(logs, learnt, reduction="none").sum(dim=1)
-        return (self.weight[batch.rows].to(device) * apart).mean()
+        x, taught = batch.x, self.knowledge[batch.rows].to(batch.x.device)
+        if self.mixup:
+            (share,) = draw_shares(self.mixup, 1).tolist()
+            order = torch.randperm(len(x)).to(x.device)
+            x = share * x + (1 - share) * x[order]
+            taught = share * taught + (1 - share) * taught[order]
+        losses = functional.cross_entropy(model(x), taught, reduction="none")
+        return (self.weight[batch.rows].to(losses) * losses).mean()
 
 
 @dataclass(frozen=True)
@@ -132,9 +202,9 @@ class DistillationAndLabels(Distillation):
     """The same on unlabelled rows beside the client's own, whose labels count as well."""
 
     def __call__(self, context: StepContext) -> Tensor:
-        """Loss on the labels and divergence."""
+        """Loss on the labels and distillation."""
         labelled = context.loss_of(context.module(context.own.x), context.own.y)
-        return labelled + self.divergence(context.module, context.beside[0])
+        return labelled + self.lesson(context.module, context.beside[0])
 
 
 class KD3A(UnsupervisedMethod):
@@ -143,27 +213,100 @@ class KD3A(UnsupervisedMethod):
     Options:
         gate: how sure a source must be to be heard, at the start (0.8).
         last_gate: the same at the end (0.95).
-        gate_rounds: rounds from the one to the other (50).
+        gate_rounds: rounds from the one to the other, and of the fall of the learning rate (50).
+        last_lr: the learning rate at the end, as a share of that at the start (0.02).
+        mixup: of the Beta distribution by which rows are mixed; 0 mixes none (2).
+        weight_momentum: how much of the domains' shares is kept from round to round (0.9).
+        focus: a source's worth by all "subsets" of the others, or by "leave-one-out" ("subsets").
+        labels: the vote as a "one-hot" class, or "soft" probabilities as the text ("one-hot").
+        heads: classifiers are a "mean" like the rest, or every domain's "own" ("mean").
         labelled: use the target's labels too (false).
     """
 
-    options: ClassVar[tuple[str, ...]] = ("gate", "last_gate", "gate_rounds", "labelled")
+    options: ClassVar[tuple[str, ...]] = (
+        "gate",
+        "last_gate",
+        "gate_rounds",
+        "last_lr",
+        "mixup",
+        "weight_momentum",
+        "focus",
+        "labels",
+        "heads",
+        "labelled",
+    )
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.UNLABELLED)
+    remembers: ClassVar[tuple[str, ...]] = ("shares", "heads")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.gate = check_number("gate", options.get("gate", GATE), least=0, most=1)
-        last = options.get("last_gate", max(self.gate, LAST_GATE))
+        get = options.get
+        self.gate = check_number("gate", get("gate", GATE), least=0, most=1)
+        last = get("last_gate", max(self.gate, LAST_GATE))
         self.last_gate = check_number("last_gate", last, least=self.gate, most=1)
-        self.gate_rounds = check_whole(
-            "gate_rounds", options.get("gate_rounds", GATE_ROUNDS), least=1
+        self.gate_rounds = check_whole("gate_rounds", get("gate_rounds", SCHEDULE), least=1)
+        self.last_lr = check_number("last_lr", get("last_lr", LAST_LR), above=0, most=1)
+        self.mixup = check_number("mixup", get("mixup", MIXUP), least=0)
+        self.momentum = check_number(
+            "weight_momentum", get("weight_momentum", MOMENTUM), least=0, below=1
         )
-        self.labelled = check_flag("labelled", options.get("labelled", False))
+        self.choices = {name: get(name, known[0]) for name, known in CHOICES.items()}
+        for name, known in CHOICES.items():
+            check_choice(name, self.choices[name], known)
+        self.labelled = check_flag("labelled", get("labelled", False))
+        own_heads = self.choices["heads"] == "own"
+        self.head: Slices = head_slices(federation.bench.model) if own_heads else ()
+        self.shares = torch.zeros(federation.n_sources + 1, dtype=torch.float64)
+        self.heads = self._everyone(federation.initial)
+
+    def room(self) -> tuple[int, int]:
+        """Every source starts from its own head."""
+        return self.federation.n_sources, self.federation.n_sources
+
+    def begin(self, state: State) -> None:
+        """All heads start alike."""
+        super().begin(state)
+        self.heads = self._everyone(state)
+
+    def progress(self, round: int) -> float:
+        """How much of the schedule is over at the start of a round."""
+        return min(1.0, (round - 1) / self.gate_rounds)
 
     def gate_of(self, round: int) -> float:
         """The confidence that a source needs to be heard in a round."""
-        progress = min(1.0, (round - 1) / max(1, self.gate_rounds - 1))
-        return self.gate + progress * (self.last_gate - self.gate)
+        return self.gate + self.progress(round) * (self.last_gate - self.gate)
+
+    def slowed(self, plan: LocalPlan, round: int) -> LocalPlan:
+        """A plan with the learning rate that its round has."""
+        fall = (1 + math.cos(math.pi * self.progress(round))) / 2
+        return replace(plan, lr=plan.lr * (self.last_lr + (1 - self.last_lr) * fall))
+
+    def train_sources(self, round: int) -> tuple[Gathered, list[State]]:
+        """The sources' training, each from its own head and at the learning rate of the round."""
+        federation = self.federation
+        present, failures = federation.present(round, with_target=False)
+        starts = [self._start(client) for client in present]
+        jobs = [
+            federation.job(
+                round,
+                client,
+                start,
+                slot=slot,
+                plan=self.slowed(federation.plan(client, round), round),
+            )
+            for slot, (client, start) in enumerate(zip(present, starts, strict=True))
+        ]
+        outcomes, rows = federation.do(jobs, starts, round)
+        federation.count_bytes(present, outcomes)
+        failures |= federation.failures(round, present, outcomes)
+        models = {
+            client: federation.trained(start, row, outcome)
+            for client, start, row, outcome in zip(present, starts, rows, outcomes, strict=True)
+            if outcome.failure is None
+        }
+        for client, model in models.items():
+            self.heads[client] = self._head_of(model)
+        return federation.sort(present, outcomes, rows, failures), [*models.values()]
 
     def learn(self, round: int, trained: Gathered, models: list[State], record: Record) -> None:
         """Let the sources vote, train the target on the vote, aggregate."""
@@ -171,7 +314,8 @@ class KD3A(UnsupervisedMethod):
         answers = self._answers(models)
         with one_thread():
             consensus = knowledge_vote(answers, gate)
-            focus = consensus_focus(answers, gate)
+            by = self.choices["focus"] if len(models) <= MANY else "leave-one-out"
+            focus = consensus_focus(answers, gate, by)
         record.extra = {"gate": gate, "consensus": consensus.share}
         lesson = self._lesson(round, consensus, len(models))
         own, outcome = self.train_target(round, lesson, self.state, record)
@@ -179,9 +323,12 @@ class KD3A(UnsupervisedMethod):
         if own is None:
             record.notes.append("the target was lost: the model stays as it was")
             return
-        target_share, shares = self._shares(trained.source_indices, focus, record)
-        record.beta = listed(shares, trained.source_indices, federation.n_sources)
-        self.mix([own, *models], [target_share, *shares.tolist()])
+        sources = trained.source_indices
+        heard = 1.0 if self.labelled else consensus.share
+        shares = self._shares(sources, focus, heard, record)
+        record.beta = listed(shares[1:], sources, federation.n_sources)
+        self.mix([own, *models], shares.tolist())
+        put(self.state.parameters, self._head_of(own), self.head)
 
     def _answers(self, models: list[State]) -> Tensor:
         """(K, n, C) class probabilities of every source's model for the unlabelled rows."""
@@ -193,11 +340,15 @@ class KD3A(UnsupervisedMethod):
         """The target's training on the consensus, with the step and batch size of the sources."""
         federation = self.federation
         site = federation.site_for(Need.UNLABELLED)
-        knowledge = consensus.knowledge.float()
-        weight = consensus.supporters.clamp(min=UNHEARD).float() / sources
-        plan = federation.settings.source_plan(warm=False)
+        if self.choices["labels"] == "soft":
+            knowledge = consensus.soft.float()
+            weight = consensus.supporters.clamp(min=UNHEARD).float() / sources
+        else:
+            knowledge = functional.one_hot(consensus.classes, consensus.soft.shape[1]).float()
+            weight = (consensus.supporters > 0).float()
+        plan = self.slowed(federation.settings.source_plan(warm=False), round)
         if not self.labelled:
-            lesson = Distillation(knowledge, weight)
+            lesson = Distillation(knowledge, weight, self.mixup)
             return federation.job(round, site, self.state, plan=plan, objective=lesson)
         weights = federation.plan(TARGET, round).class_weights
         steps = plan.total_steps(len(knowledge))
@@ -206,17 +357,46 @@ class KD3A(UnsupervisedMethod):
             TARGET,
             self.state,
             plan=replace(plan, steps=steps, class_weights=weights),
-            objective=DistillationAndLabels(knowledge, weight),
+            objective=DistillationAndLabels(knowledge, weight, self.mixup),
             beside=(site,),
         )
 
-    def _shares(self, sources: list[int], focus: Tensor, record: Record) -> tuple[float, Tensor]:
-        """Shares of the target's model and of every source's."""
-        counts = self.federation.sample_counts(sources)[1:]
-        worth = counts * focus
+    def _shares(self, sources: list[int], focus: Tensor, heard: float, record: Record) -> Tensor:
+        """(1 + K,) shares of the target's model and of the sources', near those of rounds before.
+
+        Those who are not there keep what they had; the others share the rest among themselves.
+        """
+        rows = torch.ones(len(sources) + 1, dtype=torch.float64)
+        if self.federation.settings.weights == "samples":
+            rows = self.federation.sample_counts(sources)
+            rows[0] = len(self.unlabelled)
+        worth = rows[1:] * focus
         if not bool(worth.any()):
-            worth = counts
-            record.notes.append("no source is sure of any row: sources count by their samples")
-        own = len(self.unlabelled)
-        target_share = own / (own + float(counts.sum()))
-        return target_share, (1 - target_share) * worth / worth.sum()
+            worth = rows[1:]
+            record.notes.append("no source is sure of any row: sources count by their rows alone")
+        own = heard * rows[:1] / rows.sum()
+        shares = torch.cat((own, (1 - own) * worth / worth.sum()))
+        places = torch.tensor([0, *(source + 1 for source in sources)])
+        before = self.shares[places]
+        if bool(before.any()):
+            kept = before.sum()
+            shares = self.momentum * before / kept + (1 - self.momentum) * shares
+            self.shares = self.shares.index_copy(0, places, kept * shares)
+        else:
+            self.shares = self.shares.index_copy(0, places, shares)
+        return shares
+
+    def _everyone(self, state: State) -> Tensor:
+        """(N+1, h) the same head for every domain."""
+        return self._head_of(state).repeat(self.federation.n_sources + 1, 1)
+
+    def _head_of(self, state: State) -> Tensor:
+        """(h,) the head of a model, if heads are every domain's own; else nothing."""
+        parts = [state.parameters[start:end] for start, end in self.head]
+        return torch.cat([state.parameters[:0], *parts])
+
+    def _start(self, client: int) -> State:
+        """The model that a source starts from."""
+        parameters = self.state.parameters.clone()
+        put(parameters, self.heads[client], self.head)
+        return State(parameters, self.state.buffers)

@@ -3,16 +3,22 @@
 The target keeps the features ``φ(x_j)`` of its labelled rows under the FedAvg model. For a new
 ``x`` the ``k`` nearest of them vote, near ones more,
 
-    p_knn(y | x) ∝ Σ_j 1[y_j = y] exp(−‖φ(x) − φ(x_j)‖² / s) ,
+    p_knn(y | x) ∝ Σ_j 1[y_j = y] exp(−‖φ(x) − φ(x_j)‖² / (d s)) ,
     p(y | x) = λ p_knn(y | x) + (1 − λ) p_model(y | x) ,
 
-with ``s`` the mean squared distance of a stored row to its ``k`` nearest. ``λ`` is taken from a
-grid by the loss of the target's labelled rows, each judged without itself in the store
-(leave-one-out); test rows have no say. The FedAvg model has trained on these rows, so ``λ`` errs
-on the small side. ``λ = 0`` is FedAvg.
+with ``d`` the number of features and ``s`` the kernel's ``scale``, 1. The features are what the
+head gets; on a linear model they are the inputs. ``λ`` is taken from a grid by the loss of the
+target's labelled rows, each judged without itself in the store (leave-one-out); test rows have no
+say. The FedAvg model has trained on these rows, so ``λ`` errs on the small side. ``λ = 0`` is
+FedAvg.
+
+Read beside the authors' code (omarfoq/knn-per): kernel, 10 neighbours and a store of all labelled
+rows are theirs. Different: they tabulate all ``λ`` on the test rows, ours is chosen as above; their
+script mixes the votes with raw outputs unless an argument is emptied, ours with probabilities as in
+the paper; theirs makes the store once, after the last round, ours in every round.
 
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization,
-ICML 2022. There ``s`` is a constant; ours follows the scale of the features.
+ICML 2022.
 """
 
 from __future__ import annotations
@@ -104,11 +110,12 @@ class KnnPer(RuleMethod):
     Options:
         neighbours: rows that vote (10).
         share: weight of the vote; None chooses it by leave-one-out (None).
+        scale: squared distance per feature at which a vote counts a factor e less (1).
     """
 
-    options: ClassVar[tuple[str, ...]] = ("neighbours", "share")
+    options: ClassVar[tuple[str, ...]] = ("neighbours", "share", "scale")
     travels: ClassVar[bool] = False
-    needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES)
+    needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.HEAD)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, {}, rules.get("fedavg"))
@@ -116,6 +123,7 @@ class KnnPer(RuleMethod):
         self.neighbours = count
         share = options.get("share")
         self.share = None if share is None else check_number("share", share, least=0, most=1)
+        self.scale = check_number("scale", options.get("scale", 1.0), above=0)
         federation.buffers_stay = frozenset(STORE)
 
     @classmethod
@@ -150,7 +158,7 @@ class KnnPer(RuleMethod):
         return record
 
     def _remember_rows(self) -> dict[str, Tensor]:
-        """Features and labels of the target's rows, their scale, and the weight of the vote."""
+        """Features and labels of the target's rows, the kernel's scale, the weight of the vote."""
         federation, site = self.federation, self.federation.task.target
         assert federation.task.n_classes is not None
         rows = federation.target_rows
@@ -160,9 +168,7 @@ class KnnPer(RuleMethod):
         votes = functional.one_hot(used.y, federation.task.n_classes).float()
         distances = torch.cdist(keys.double(), keys.double()).square()
         distances.fill_diagonal_(torch.inf)
-        nearest = distances.topk(min(self.neighbours, max(1, len(used) - 1)), largest=False).values
-        known = nearest[nearest.isfinite()]
-        scale = max(float(known.mean()) if len(known) else 1.0, TINY)
+        scale = keys.shape[1] * self.scale
         share = self.share
         if share is None:
             share = self._best(distances, votes, outputs, scale)

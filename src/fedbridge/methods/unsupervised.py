@@ -47,6 +47,19 @@ class UnsupervisedMethod(Method):
         if TARGET not in present:
             record.notes.append("the target is missing: the model stays as it was")
             return record
+        trained, models = self.train_sources(round)
+        record.failures |= trained.failures
+        record.seconds_train = time.perf_counter() - begun
+        if not trained.sources:
+            record.notes.append("no source is there: the model stays as it was")
+            return record
+        self.learn(round, trained, models, record)
+        record.seconds_aggregate = time.perf_counter() - begun - record.seconds_train
+        return record
+
+    def train_sources(self, round: int) -> tuple[Gathered, list[State]]:
+        """What the sources of a round report, and their models."""
+        federation = self.federation
         objective, beside = self.objective(round)
         trained, _ = federation.gather(
             round,
@@ -56,18 +69,11 @@ class UnsupervisedMethod(Method):
             objective=objective,
             beside=beside,
         )
-        record.failures |= trained.failures
-        record.seconds_train = time.perf_counter() - begun
-        if not trained.sources:
-            record.notes.append("no source is there: the model stays as it was")
-            return record
         models = [
             federation.trained(self.state, row, outcome)
             for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
         ]
-        self.learn(round, trained, models, record)
-        record.seconds_aggregate = time.perf_counter() - begun - record.seconds_train
-        return record
+        return trained, models
 
     def mix(self, models: Sequence[State], shares: Sequence[float]) -> None:
         """Move to the mean of models by their shares (sum 1), statistics of BatchNorm pooled."""

@@ -69,16 +69,11 @@ class SplitModel(nn.Module):
         return cast("Tensor", self.head(self.features(x)))
 
 
-class LinearModel(nn.Module):
-    """A head on the raw inputs: logistic or linear regression."""
+class LinearModel(SplitModel):
+    """Logistic or linear regression: the features are the inputs, and the head is the model."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """A linear function of the flattened ``x``."""
-        return cast("Tensor", self.head(x.flatten(1)))
+        super().__init__(nn.Flatten(), nn.Linear(inputs, outputs))
 
 
 class AsImages(nn.Module):
