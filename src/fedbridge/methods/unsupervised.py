@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbridge.core.blocks import pooled_buffers
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
-from fedbridge.training.job import SUPERVISED, TARGET
+from fedbridge.training.job import TARGET
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fedbridge.data.task import Site
     from fedbridge.federation.evidence import Gathered
-    from fedbridge.training.objective import Objective
 
 
 class UnsupervisedMethod(Method):
@@ -30,9 +29,15 @@ class UnsupervisedMethod(Method):
     def learn(self, round: int, trained: Gathered, models: list[State], record: Record) -> None:
         """Move the model by what the sources have sent: their ``models`` and reports."""
 
-    def objective(self, round: int) -> tuple[Objective, tuple[int, ...]]:
-        """What sources minimise, and the sites that lie beside them."""
-        return SUPERVISED, ()
+    def train_sources(self, round: int) -> tuple[Gathered, list[State]]:
+        """What came of the sources' training, and their models."""
+        federation = self.federation
+        trained, _ = federation.gather(round, self.state, noise="none", with_target=False)
+        models = [
+            federation.trained(self.state, row, outcome)
+            for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
+        ]
+        return trained, models
 
     @property
     def unlabelled(self) -> Site:
@@ -47,24 +52,12 @@ class UnsupervisedMethod(Method):
         if TARGET not in present:
             record.notes.append("the target is missing: the model stays as it was")
             return record
-        objective, beside = self.objective(round)
-        trained, _ = federation.gather(
-            round,
-            self.state,
-            noise="none",
-            with_target=False,
-            objective=objective,
-            beside=beside,
-        )
+        trained, models = self.train_sources(round)
         record.failures |= trained.failures
         record.seconds_train = time.perf_counter() - begun
         if not trained.sources:
             record.notes.append("no source is there: the model stays as it was")
             return record
-        models = [
-            federation.trained(self.state, row, outcome)
-            for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
-        ]
         self.learn(round, trained, models, record)
         record.seconds_aggregate = time.perf_counter() - begun - record.seconds_train
         return record
