@@ -30,9 +30,9 @@ What cannot be federated as published, or is changed:
   local epochs between two exchanges, starts every round from the global model (there it goes on
   from its own), and the target's features in its training are those of its own current model and
   not of the target's.
-- ``I`` is taken on all unlabelled rows (at most 2000) and counted for as many as a batch has: the
-  paper does not say over how many, and the sum, hence the sharpness of the softmax, grows with
-  them.
+- The paper's gain is that of one iteration. Here it is the mean over the steps of a round, with
+  ``I`` taken on all unlabelled rows (at most 2000) and counted for as many as a batch has: the sum,
+  hence the sharpness of the softmax, grows with them, and the paper does not say how many they are.
 - The steps of the paper's algorithm are two, as above, with the run's optimiser. Weights of the
   losses are options: the paper names none.
 - Small networks, without BatchNorm and dropout: ``D`` and ``D'`` are one full layer with ReLU,
@@ -374,7 +374,8 @@ class FADA(UnsupervisedMethod):
         """See what each source brings and move by that."""
         federation, present = self.federation, trained.source_indices
         self._count_features(round, trained)
-        gains = self._gains(models)
+        steps = torch.tensor([outcome.steps for _, outcome in trained.sources])
+        gains = self._gains(models) / steps
         shares = (self.attention * gains).softmax(dim=0)
         record.extra["gain"] = listed(gains, present, federation.n_sources)
         record.beta = listed(shares, present, federation.n_sources)
