@@ -1,6 +1,5 @@
 """MME: the head raises the entropy of unlabelled rows, the features lower it."""
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -96,17 +95,17 @@ def test_the_loss_is_the_mean_over_the_rows_of_the_target_and_of_one_source():
 def originals_iteration(net, optimizer, labelled, unlabelled, doubt):
     """Two steps, written from the paper with nothing of the implementation's own."""
 
-    def probabilities(x):
+    def logs(x):
         z = net.features(x)
-        return (z / z.norm(dim=1, keepdim=True) @ net.head.last.weight.T / 0.05).softmax(1)
+        return (z / z.norm(dim=1, keepdim=True) @ net.head.last.weight.T / 0.05).log_softmax(1)
 
     x, y = labelled
     optimizer.zero_grad()
-    (-probabilities(x)[torch.arange(len(y)), y].log().mean()).backward()
+    (-logs(x)[torch.arange(len(y)), y].mean()).backward()
     optimizer.step()
     optimizer.zero_grad()
-    p = probabilities(unlabelled)
-    (doubt * -(p * p.log()).sum(1).mean()).backward()
+    found = logs(unlabelled)
+    (doubt * -(found.exp() * found).sum(1).mean()).backward()
     net.head.last.weight.grad.neg_()
     optimizer.step()
 
@@ -114,16 +113,16 @@ def originals_iteration(net, optimizer, labelled, unlabelled, doubt):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_an_iteration_takes_two_steps_and_the_head_ten_times_longer_ones(optimizer):
     task = unlabelled_blobs(sources=1)
-    settings = {"optimizer": optimizer, "weight_decay": 0.01, "lr": 0.02, "batch_size": 100}
+    settings = {"optimizer": optimizer, "weight_decay": 0.01, "lr": 0.002, "batch_size": 100}
     on = federation(task, model="mlp:8", method="mme", **settings, steps=3)
     made = method("mme", on, doubt=0.3)
     net = deepcopy(on.bench.model)
     groups = [
-        {"params": list(net.features.parameters()), "lr": 0.02},
-        {"params": list(net.head.parameters()), "lr": 0.2},
+        {"params": list(net.features.parameters()), "lr": 0.002},
+        {"params": list(net.head.parameters()), "lr": 0.02},
     ]
     kind = {
-        "sgd": partial(torch.optim.SGD),
+        "sgd": torch.optim.SGD,
         "momentum": partial(torch.optim.SGD, momentum=0.9),
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
@@ -137,7 +136,7 @@ def test_an_iteration_takes_two_steps_and_the_head_ten_times_longer_ones(optimiz
         originals_iteration(net, steps, labelled, task.unlabelled, 0.3)
     made.run_round(1)
     torch.testing.assert_close(
-        made.state.parameters, parameter_vector(net).detach(), rtol=1e-3, atol=2e-5
+        made.state.parameters, parameter_vector(net).detach(), rtol=1e-4, atol=1e-5
     )
 
 
@@ -190,49 +189,47 @@ def test_a_residual_network_gets_a_deep_head_whose_first_layer_sides_with_the_fe
     assert torch.equal(again.eval()(task.test.x), model.eval()(task.test.x))
 
 
-def turned(seed, labels=3):
-    """Three classes around a circle, at the target turned by 50 degrees, in eight dimensions."""
+def moved(seed):
+    """Five classes in 60 dimensions, each moved by chance at the target, which labels one row."""
     generator = torch.Generator().manual_seed(seed)
-    places = 2 * math.pi * torch.arange(3) / 3
+    centres, moves = torch.randn(2, 5, 60, generator=generator)
 
-    def site(count, turn):
-        y = torch.arange(count) % 3
-        angle = places[y] + math.radians(turn)
-        circle = 2 * torch.stack((angle.cos(), angle.sin()), dim=1)
-        noise = 0.5 * torch.randn(count, 8, generator=generator)
-        return functional.pad(circle, (0, 6)) + noise, y
+    def site(count, shift):
+        y = torch.arange(count) % 5
+        noise = 1.3 * torch.randn(count, 60, generator=generator)
+        return (centres + shift * moves)[y] + noise, y
 
     return fb.FederatedTask.from_arrays(
-        sources=[site(120, 0)],
-        target=site(120 + labels, 50),
-        test=site(300, 50),
+        sources=[site(100, 0)],
+        target=site(105, 1),
+        test=site(200, 1),
         seed=seed,
-        n_target=labels,
+        n_target=5,
     )
 
 
 def test_unlabelled_rows_make_the_target_more_certain_and_more_often_right():
     """What the paper claims over training on all labels alone ("S+T")."""
     accuracy, doubt = {}, {}
+    options = {"model": "mlp:32", "lr": 0.01, "optimizer": "momentum", "batch_size": 24}
     for weight in (0.0, 0.1):
         certain, right = [], []
-        for seed in range(4):
-            task = turned(seed)
-            options = {"model": "mlp:16", "lr": 0.01, "optimizer": "momentum", "batch_size": 24}
+        for seed in range(8):
+            task = moved(seed)
             result = fb.run(task, "mme", rounds=15, seed=seed, workers=1, doubt=weight, **options)
             with torch.no_grad():
                 certain.append(float(entropy(result.model(task.unlabelled))))
             right.append(result.accuracy)
-        accuracy[weight], doubt[weight] = sum(right) / 4, sum(certain) / 4
-    assert doubt[0.1] < 0.7 * doubt[0.0]
-    assert accuracy[0.1] > accuracy[0.0] + 3
+        accuracy[weight], doubt[weight] = sum(right) / 8, sum(certain) / 8
+    assert doubt[0.1] < 0.5 * doubt[0.0]
+    assert accuracy[0.1] > accuracy[0.0] + 1
 
 
 def test_learns_from_both_sides_of_a_shift():
     task = unlabelled_blobs(shift=1.0)
     result = fb.run(task, "mme", **{**QUICK, "rounds": 15})
     assert result.accuracy > 90
-    assert result.history[-1]["entropy"] < result.history[0]["entropy"]
+    assert result.history[-1]["entropy"] < 0.1
     assert result.history[-1]["bytes_up"] == 0
     assert result.history[-1]["beta"] == pytest.approx([1 / 6] * 3)
 
