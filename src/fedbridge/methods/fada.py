@@ -18,7 +18,10 @@ reconstructor ``R``. Every batch takes two steps, each network with its own loss
 
 *Dynamic attention*: the target's ``f_di`` are clustered by k-means, as many clusters as classes.
 With the gap statistic ``I = Σ_r 1/(2 n_r) Σ_{j,l ∈ C_r} ‖f_j − f_l‖``, source ``i`` gains ``I(θ) −
-I(θ + Δ_i)``, and the model moves by ``Σ_i softmax_i(attention · gain) Δ_i``.
+I(θ + Δ_i)``, and the model moves by ``Σ_i softmax_i(attention · gain) Δ_i``. As printed, shrinking
+all features is a gain, and a source of random labels, which does that, is preferred. ``relative``
+takes ``I`` over that of a single cluster, which knows no scale (its gains are small: ``attention``
+of some hundreds tells sources apart).
 
 There is no code of the authors' to compare with. What follows is from the paper; the shape of the
 networks, and that they see ``f_di`` and ``f_ds`` of both domains, from the code of its forerunner
@@ -60,7 +63,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbridge.base.options import check_number
+from fedbridge.base.options import check_flag, check_number
 from fedbridge.core.blocks import load_parameter_vector, parameter_vector
 from fedbridge.federation.needs import Need
 from fedbridge.methods.rule import listed
@@ -79,8 +82,8 @@ if TYPE_CHECKING:
     from fedbridge.federation.method import Record
     from fedbridge.training.state import Slices
 
-ALIGNMENT = 0.1
-DISENTANGLING = 0.1
+ALIGNMENT = 1.0
+DISENTANGLING = 1.0
 INFORMATION = 0.01
 RECONSTRUCTION = 0.1
 ATTENTION = 1.0
@@ -272,22 +275,31 @@ def cluster_means(features: Tensor, partition: Tensor) -> Tensor:
     return member.T @ features / member.sum(dim=0)[:, None]
 
 
-def gap_statistic(features: Tensor, partition: Tensor) -> float:
-    """``I = Σ_r 1/(2 n_r) Σ_{j,l ∈ C_r} ‖f_j − f_l‖``, over the number of rows."""
+def gap_statistic(features: Tensor, partition: Tensor, *, relative: bool = False) -> float:
+    """``I = Σ_r 1/(2 n_r) Σ_{j,l ∈ C_r} ‖f_j − f_l‖`` over the number of rows.
+
+    Relative, it is over that of a single cluster instead; features that do not vary have 1.
+    """
     clusters = [features[partition == cluster] for cluster in partition.unique()]
-    within = sum(float(torch.cdist(rows, rows).sum()) / (2 * len(rows)) for rows in clusters)
-    return within / len(features)
+    within, whole = (
+        sum(float(torch.cdist(rows, rows).sum()) / (2 * len(rows)) for rows in parts)
+        for parts in (clusters, [features] if relative else [])
+    )
+    if not relative:
+        return within / len(features)
+    return within / whole if whole else 1.0
 
 
 class FADA(UnsupervisedMethod):
     """Adversarial alignment with the target's unlabelled rows; sources that tighten it count.
 
     Options:
-        alignment: weight of the adversarial alignment (0.1).
-        disentangling: weight of keeping classes out of the domain-specific features (0.1).
+        alignment: weight of the adversarial alignment (1).
+        disentangling: weight of keeping classes out of the domain-specific features (1).
         information: weight of the mutual information of the two kinds of features (0.01).
         reconstruction: weight of rebuilding features from both kinds (0.1).
         attention: how sharply sources are told apart (1).
+        relative: measure clusters against the spread of all rows (false).
     """
 
     options: ClassVar[tuple[str, ...]] = (
@@ -296,6 +308,7 @@ class FADA(UnsupervisedMethod):
         "information",
         "reconstruction",
         "attention",
+        "relative",
     )
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES, Need.UNLABELLED)
     remembers: ClassVar[tuple[str, ...]] = ("own",)
@@ -309,6 +322,7 @@ class FADA(UnsupervisedMethod):
         net = cast("Adversary", federation.bench.model)
         self.width = net.invariant.layer.in_features
         self.attention = weight("attention", ATTENTION)
+        self.relative = check_flag("relative", options.get("relative", False))
         self.training = Alignment(
             weight("alignment", ALIGNMENT),
             weight("disentangling", DISENTANGLING),
@@ -409,8 +423,10 @@ class FADA(UnsupervisedMethod):
         )
         with one_thread():
             clusters = tighten(before, spread_partition(before, classes))
-            now = gap_statistic(before, clusters)
-            gains = [now - gap_statistic(f, tighten(f, clusters)) for f in after]
+            now = gap_statistic(before, clusters, relative=self.relative)
+            gains = [
+                now - gap_statistic(f, tighten(f, clusters), relative=self.relative) for f in after
+            ]
         return self.federation.settings.batch_size * torch.tensor(gains, dtype=torch.float64)
 
 
