@@ -205,9 +205,8 @@ class Alignment(Objective):
         labels = context.own.y
         learnt = context.loss_of(net.answer(ours), labels)
         known = context.loss_of(net.classes(specific.flatten(1)), labels)
-        with torch.no_grad():
-            seen = [part.flatten(1) for part in (ours, net.invariant(theirs))]
-            unlike = [part.flatten(1) for part in (specific, net.specific(theirs))]
+        seen = [part.detach().flatten(1) for part in (ours, net.invariant(theirs))]
+        unlike = [part.detach().flatten(1) for part in (specific, net.specific(theirs))]
         return learnt + known + told_apart(net.domain, *seen) - dependence(net, seen, unlike)
 
     def hiding(self, context: StepContext) -> Tensor:
