@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from small import blobs, federation
+from torch import nn
 
 import fedbridge as fb
 from fedbridge.training.job import TARGET
-from fedbridge.training.objective import Objective, Proximal
+from fedbridge.training.objective import Objective, Part, Proximal, Step
 
 
 def change_of(fed, **job):
@@ -98,3 +99,52 @@ def test_a_failing_objective_is_the_clients_failure_and_nobody_elses():
     outcomes, _ = fed.do(jobs, [fed.initial])
     assert outcomes[0].failure is not None
     assert outcomes[1].failure is None
+
+
+@dataclass(frozen=True)
+class OneAfterTheOther(Objective):
+    """The parts go down on two losses by turns."""
+
+    def __call__(self, context):
+        return context.flat.square().sum() / 2
+
+    @property
+    def parts(self):
+        return (Part(((1, 3),), 10.0),)
+
+    def steps(self, context):
+        yield Step(self(context))
+        context.told["between"] = context.flat.detach().clone()
+        yield Step(3 * self(context), (0,))
+        yield Step(5 * self(context), (1,))
+
+
+def test_parts_have_their_own_rate_and_move_when_it_is_their_turn():
+    fed = federation(lr=0.01, steps_target=1)
+    change, outcome = change_of(fed, objective=OneAfterTheOther())
+    start = fed.initial.parameters
+    rates = torch.full_like(start, 0.01)
+    rates[1:3] = 0.1
+    torch.testing.assert_close(outcome.told["between"], (1 - rates) * start)
+    weights = torch.full_like(start, 5.0)
+    weights[1:3] = 3.0
+    torch.testing.assert_close(start + change, (1 - weights * rates) * (1 - rates) * start)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_part_that_waits_keeps_its_momentum(optimizer):
+    fed = federation(lr=0.01, steps_target=4, optimizer=optimizer, weight_decay=0.1)
+    change, _ = change_of(fed, objective=OneAfterTheOther())
+    ends = []
+    for cut, factors, lr in ((slice(1, 3), (1, 3), 0.1), (slice(3, None), (1, 5), 0.01)):
+        entry = nn.Parameter(fed.initial.parameters[cut].clone())
+        kind = torch.optim.SGD if optimizer == "momentum" else torch.optim.Adam
+        more = {"momentum": 0.9} if optimizer == "momentum" else {}
+        steps = kind([entry], lr=lr, weight_decay=0.1, **more)
+        for _ in range(4):
+            for factor in factors:
+                entry.grad = factor * entry.detach()
+                steps.step()
+        ends.append((cut, entry.detach()))
+    for cut, end in ends:
+        torch.testing.assert_close((fed.initial.parameters + change)[cut], end)

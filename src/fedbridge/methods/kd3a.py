@@ -21,7 +21,8 @@ In every round the sources train from the global model and send their models to 
   shares are kept, and follow those of a round by ``α ← 0.9 α + 0.1 α_round``.
 - *Batch-norm MMD.* The distance of means and second moments in front of every BatchNorm, over all
   domains, is smallest at their mean with the weights ``α``: the model takes those statistics
-  (unless ``buffers`` are kept or frozen). A model without BatchNorm has none, and this part falls away.
+  (unless ``buffers`` are kept or frozen). A model without BatchNorm has none, and this part falls
+  away.
 - *Schedule.* Learning rates of all domains fall by a cosine to ``last_lr`` of what they were.
 
 The method is unsupervised: labels of the target are not looked at, unless ``labelled=True`` (ours)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbridge.core.blocks import pooled_buffers
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
-from fedbridge.training.job import SUPERVISED, TARGET
+from fedbridge.training.job import TARGET
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fedbridge.data.task import Site
     from fedbridge.federation.evidence import Gathered
-    from fedbridge.training.objective import Objective
 
 
 class UnsupervisedMethod(Method):
@@ -30,9 +29,15 @@ class UnsupervisedMethod(Method):
     def learn(self, round: int, trained: Gathered, models: list[State], record: Record) -> None:
         """Move the model by what the sources have sent: their ``models`` and reports."""
 
-    def objective(self, round: int) -> tuple[Objective, tuple[int, ...]]:
-        """What sources minimise, and the sites that lie beside them."""
-        return SUPERVISED, ()
+    def train_sources(self, round: int) -> tuple[Gathered, list[State]]:
+        """What came of the sources' training, and their models."""
+        federation = self.federation
+        trained, _ = federation.gather(round, self.state, noise="none", with_target=False)
+        models = [
+            federation.trained(self.state, row, outcome)
+            for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
+        ]
+        return trained, models
 
     @property
     def unlabelled(self) -> Site:
@@ -56,24 +61,6 @@ class UnsupervisedMethod(Method):
         self.learn(round, trained, models, record)
         record.seconds_aggregate = time.perf_counter() - begun - record.seconds_train
         return record
-
-    def train_sources(self, round: int) -> tuple[Gathered, list[State]]:
-        """What the sources of a round report, and their models."""
-        federation = self.federation
-        objective, beside = self.objective(round)
-        trained, _ = federation.gather(
-            round,
-            self.state,
-            noise="none",
-            with_target=False,
-            objective=objective,
-            beside=beside,
-        )
-        models = [
-            federation.trained(self.state, row, outcome)
-            for row, (_, outcome) in zip(trained.rows, trained.sources, strict=True)
-        ]
-        return trained, models
 
     def mix(self, models: Sequence[State], shares: Sequence[float]) -> None:
         """Move to the mean of models by their shares (sum 1), statistics of BatchNorm pooled."""

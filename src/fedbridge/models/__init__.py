@@ -1,7 +1,7 @@
 """The networks: built-in ones sized from the data, pretrained ones, or a user's own."""
 
 from fedbridge.models.build import build_model, check_built_in, is_built_in, registry, try_out
-from fedbridge.models.networks import SplitModel, head_slices, split_model
+from fedbridge.models.networks import SplitModel, head_slices, slices_of, split_model
 from fedbridge.models.resnet import without_weights
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "head_slices",
     "is_built_in",
     "registry",
+    "slices_of",
     "split_model",
     "try_out",
     "without_weights",

@@ -117,7 +117,12 @@ def split_model(model: nn.Module) -> tuple[nn.Module, nn.Module]:
 def head_slices(model: nn.Module) -> tuple[tuple[int, int], ...]:
     """Where the model's head lies in its flat parameter vector."""
     _, head = split_model(model)
-    own = {id(parameter) for parameter in head.parameters()}
+    return slices_of(model, head)
+
+
+def slices_of(model: nn.Module, *parts: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where parts of a model lie in its flat parameter vector."""
+    own = {id(parameter) for part in parts for parameter in part.parameters()}
     found: list[tuple[int, int]] = []
     for parameter, columns in placed_parameters(model):
         if id(parameter) in own:

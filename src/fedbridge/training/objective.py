@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import check_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
     from fedbridge.training.job import LocalPlan
+    from fedbridge.training.state import Slices
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,45 @@ class StepContext:
     told: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Part(NamedTuple):
+    """Slices of the parameter vector with an optimiser of their own.
+
+    Attributes:
+        slices: where they are.
+        rate: their learning rate as a multiple of the plan's.
+    """
+
+    slices: Slices
+    rate: float = 1.0
+
+
+class Step(NamedTuple):
+    """One step of the optimisers.
+
+    Attributes:
+        loss: what to go down on.
+        moves: numbers of the parts that move; None for all of them.
+    """
+
+    loss: Tensor
+    moves: tuple[int, ...] | None = None
+
+
 class Objective(ABC):
     """A loss over what is on the context."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts of the vector that learn apart; what is in none of them is one more, the last."""
+        return ()
 
     @abstractmethod
     def __call__(self, context: StepContext) -> Tensor:
         """The loss to take one step on."""
+
+    def steps(self, context: StepContext) -> Iterator[Step]:
+        """The steps on one set of batches; a loss is made when the step before it is done."""
+        yield Step(self(context))
 
     def after_step(self, context: StepContext) -> None:  # noqa: B027 (most have nothing to do)
         """Put things right after the step, such as a parameter that must stay in an interval."""

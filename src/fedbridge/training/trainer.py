@@ -39,12 +39,12 @@ from fedbridge.evaluation.metrics import (
     weighted_cross_entropy,
 )
 from fedbridge.training.job import PREPARING, Job, LocalPlan, Outcome, seed_of
-from fedbridge.training.objective import Batch, StepContext
-from fedbridge.training.optimizers import make_optimizer
+from fedbridge.training.objective import Batch, Part, StepContext
+from fedbridge.training.optimizers import FlatSGD, make_optimizer
 from fedbridge.training.state import State, complement, overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
 
@@ -192,7 +192,7 @@ class Workbench:
         plan, objective = job.plan, job.objective
         self._load(start, job.buffers)
         self._train_mode()
-        optimizer = make_optimizer(plan, self._flat.data, self._gradient)
+        optimizers = self._optimizers(plan, objective.parts)
         loss_of = self._loss(job)
         told: dict[str, Tensor] = {}
         samples = self.samples(job)
@@ -206,14 +206,16 @@ class Workbench:
             context = StepContext(
                 self.model, self._flat, anchor, loss_of, own, tuple(beside), plan.lr, told
             )
-            loss = objective(context)
-            self._gradient.zero_()
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                overwrite(self._flat, start, still)
-                objective.after_step(context)
-            total += loss.detach()
+            for loss, moves in objective.steps(context):
+                self._gradient.zero_()
+                loss.backward()
+                for part, optimizer in optimizers:
+                    if moves is None or part in moves:
+                        optimizer.step()
+                with torch.no_grad():
+                    overwrite(self._flat, start, still)
+                    objective.after_step(context)
+                total += loss.detach()
             if stream is not None and step < per_epoch:
                 change = self._flat.detach() - before
                 before.copy_(self._flat.detach())
@@ -232,6 +234,23 @@ class Workbench:
         for part in self.model.modules() if self._frozen else ():
             if isinstance(part, _BatchNorm):
                 part.eval()
+
+    def _optimizers(self, plan: LocalPlan, parts: Sequence[Part]) -> list[tuple[int, FlatSGD]]:
+        """One for every slice of every part, with the number of its part."""
+        taken = tuple(sorted(cut for part in parts for cut in part.slices))
+        rest = Part(complement(taken, len(self._gradient)))
+        return [
+            (
+                number,
+                make_optimizer(
+                    replace(plan, lr=plan.lr * part.rate),
+                    self._flat.data[start:end],
+                    self._gradient[start:end],
+                ),
+            )
+            for number, part in enumerate((*parts, rest))
+            for start, end in part.slices
+        ]
 
     def _probe(self, job: Job, start: Tensor, result: Tensor) -> Outcome:
         """Mean negative gradient at the start over a few batches: one point, no step."""
