@@ -13,8 +13,9 @@ import pytest
 
 import fedbridge as fb
 from fedbridge.base.files import file_name
+from fedbridge.base.values import literal
 from fedbridge.cli.main import build_parser, main
-from fedbridge.cli.shared import Parser, literal
+from fedbridge.cli.shared import Parser
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]
 RUN = ["run", "digits-noise", "--method", "fedda", *QUICK]
