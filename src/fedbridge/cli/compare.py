@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedbridge.runs.variant import Variant
 
 ALL = "all"
+USUAL = {"methods": "auto", "seeds": 3, "rounds": 50}
 Asked: TypeAlias = (
     "tuple[Sequence[Any], Sequence[Variant], int | Sequence[int], int, dict[str, Any]]"
 )
@@ -77,7 +78,7 @@ def _from_words(args: Namespace) -> Asked:
     from fedbridge.workflows.compare import every_variant
     from fedbridge.workflows.compared import Setting
 
-    variants = every_variant(args.methods or "auto")
+    variants = every_variant(*_said(args, "methods"))
     methods = [variant.method for variant in variants]
     of_run, of_task = shared.sort_options(args, methods)
     settings = [
@@ -85,7 +86,7 @@ def _from_words(args: Namespace) -> Asked:
         for target in _targets(args, of_task)
         for told, options, run in _varied(args, methods, of_task)
     ]
-    return settings, variants, args.seeds or range(3), args.rounds or 50, of_run
+    return settings, variants, *_said(args, "seeds", "rounds"), of_run
 
 
 def _from_file(args: Namespace) -> Asked:
@@ -100,14 +101,16 @@ def _from_file(args: Namespace) -> Asked:
                 f"change [[tasks]] in {args.task!r}."
             )
     found = read_comparison_file(Path(args.task))
-    variants = every_variant(args.methods or found.get("methods", "auto"))
+    variants = every_variant(*_said(args, "methods", **found))
     options = Namespace(options=found["options"] | args.options, workers=args.workers)
     of_run, of_task = shared.sort_options(options, [variant.method for variant in variants])
-    seeds, rounds = (
-        args.seeds or found.get("seeds", range(3)),
-        args.rounds or found.get("rounds", 50),
-    )
-    return found["tasks"], variants, seeds, rounds, of_run | of_task
+    return found["tasks"], variants, *_said(args, "seeds", "rounds", **found), of_run | of_task
+
+
+def _said(args: Namespace, *names: str, **found: Any) -> list[Any]:
+    """What the command line says, or else the file, or what is usual."""
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    return [{**USUAL, **found, **given}[name] for name in names]
 
 
 def demo_command(args: Namespace) -> int:

@@ -6,13 +6,15 @@ A run that was done under a key need not be done again, whoever asks for it and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import sha256
 from fedbridge.base.values import canonical, is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GENERATION = 1
 """Counts changes of the code after which the same run has another result."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -296,11 +296,9 @@ def compare(
 
 def every_variant(methods: str | Iterable[Entry] | Mapping[str, Entry]) -> list[Variant]:
     """The variants that a user means; ``all`` stands for every method."""
-    found = []
-    for variant in variants_of(methods):
-        every = map(Variant, known_methods.names()) if variant == Variant(ALL) else [variant]
-        found += every
-    return found
+    every = list(map(Variant, known_methods.names()))
+    found = [every if variant == Variant(ALL) else [variant] for variant in variants_of(methods)]
+    return list(chain.from_iterable(found))
 
 
 def known_options(variants: Iterable[Variant]) -> set[str]:

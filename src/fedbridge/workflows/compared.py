@@ -104,10 +104,11 @@ AnyTask: TypeAlias = "str | Path | FederatedTask | Setting | tuple[Any, Mapping[
 
 def settings_of(tasks: AnyTask | Mapping[str, Any] | Iterable[Any]) -> list[Setting]:
     """The settings that a user means by one task or several."""
-    one = isinstance(tasks, str | Path | FederatedTask | Setting | Mapping) or _is_pair(tasks)
-    if not one and not isinstance(tasks, Iterable):
+    if isinstance(tasks, str | Path | FederatedTask | Setting | Mapping) or _is_pair(tasks):
+        return _settings_of(tasks)
+    if not isinstance(tasks, Iterable):
         raise _no_task(tasks)
-    return _told_apart([s for task in ([tasks] if one else tasks) for s in _settings_of(task)])
+    return _told_apart([setting for task in tasks for setting in _settings_of(task)])
 
 
 def _told_apart(settings: list[Setting]) -> list[Setting]:
