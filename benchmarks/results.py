@@ -82,8 +82,8 @@ def main() -> None:
             for entry, top in zip(rows[method], best, strict=True)
         ]
         theirs = " / ".join(f"{figure:.1f}" for figure in paper.get(method, ())) or "–"
-        row = f"_{method}_" if is_bound(base[method]) else method
-        print(f"| {row} | {' | '.join(cells)} | {theirs} |")
+        shown = f"_{method}_" if is_bound(base[method]) else method
+        print(f"| {shown} | {' | '.join(cells)} | {theirs} |")
 
 
 def _shown(entry: MeanScore, top: float, *, contends: bool) -> str:

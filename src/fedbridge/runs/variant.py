@@ -122,12 +122,13 @@ def parse_variants(text: str) -> list[Variant]:
 
 def _parsed(text: str) -> Variant:
     name, bracket, rest = text.partition("[")
-    if bracket and not rest.endswith("]"):
-        after = rest.rpartition("]")[2]
+    try:
+        listed = _pieces(rest.removesuffix("]"), text)
+    except OptionError:  # the whole has brackets in pairs, so the first one closes too early
         raise OptionError(
             f"Expected the options of a method in one pair of brackets, as in fedgp[beta=0.5], but "
-            f"got {after!r} after them in {text!r}: separate methods by commas."
-        )
+            f"there is more after them in {text!r}: separate methods by commas."
+        ) from None
     method = name.strip()
     if not method or set(method) & set("={}]\"'"):
         raise OptionError(
@@ -135,7 +136,7 @@ def _parsed(text: str) -> Variant:
             f" in brackets after the name, lists in brackets of their own, as in beta=[0.1,0.2]."
         )
     options: dict[str, Any] = {}
-    for piece in _pieces(rest[:-1], text):
+    for piece in listed:
         option, equals, value = (part.strip() for part in piece.partition("="))
         option = option.replace("-", "_")
         if not equals or not option or not value:

@@ -26,7 +26,7 @@ from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.federation.settings import MANY, NAMES, split_options
-from fedbridge.methods.controls import FIXED_BETA
+from fedbridge.methods.controls import EQUAL_TRUST, FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.runs.cell import CellSpec
@@ -157,8 +157,10 @@ class ComparisonPlan:
         It can match one step: that of the first of them, and of those that do not differ from it
         in what decides a step.
         """
+        usual = {"beta": self.options.get("beta", EQUAL_TRUST), ROUNDS: self.rounds}
         shorter = [variant for variant in self.variants if variant.method in FIXED_BETA]
-        return tuple(v for v in shorter if _step_of(v) == _step_of(shorter[0]))
+        steps = [{**usual, **_step_of(variant)} for variant in shorter]
+        return tuple(v for v, step in zip(shorter, steps, strict=True) if step == steps[0])
 
     @property
     def control_note(self) -> str:
@@ -435,7 +437,7 @@ def _run_alone(cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResu
 def _check_variant(variant: Variant) -> None:
     """Refuse options that the method does not have, and a label that means something else."""
     own = known_methods.options_of(variant.method)
-    known = (ROUNDS, *NAMES, *own)
+    known = (ROUNDS, *(name for name in NAMES if name != "workers"), *own)
     check_known(variant.options, known, f"the runs or of method {variant.method!r}")
     if ROUNDS in variant.options:
         with _about(variant):
@@ -451,7 +453,8 @@ def _check_first(plan: ComparisonPlan) -> None:
     """Load one task and check all options before any cell runs: mistakes show at once."""
     task = plan.settings[0].load(plan.seeds[0])
     loaded = _data(plan.settings[0])
-    for setting, variant in product(plan.settings, plan.variants):
+    named_first = sorted(plan.variants, key=lambda variant: not variant.options)
+    for setting, variant in product(plan.settings, named_first):
         given, own = plan.options_for(variant, setting), known_methods.options_of(variant.method)
         with _about(variant):
             settings, of_method = split_options(given, variant.method, own, task.defaults)
