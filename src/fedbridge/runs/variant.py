@@ -121,7 +121,7 @@ def parse_variants(text: str) -> list[Variant]:
 
 
 def _parsed(text: str) -> Variant:
-    name, bracket, rest = text.partition("[")
+    name, _, rest = text.partition("[")
     try:
         listed = _pieces(rest.removesuffix("]"), text)
     except OptionError:  # the whole has brackets in pairs, so the first one closes too early

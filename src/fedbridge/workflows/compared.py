@@ -127,8 +127,13 @@ def _said(setting: Setting) -> dict[str, Any]:
 
 
 def _is_pair(entry: object) -> bool:
-    """Whether it is ``(task, options)`` and no list of two tasks."""
-    return isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[1], Mapping)
+    """Whether it is ``(task, options)``, and not two tasks."""
+    return (
+        isinstance(entry, tuple)
+        and len(entry) == 2
+        and isinstance(entry[1], Mapping)
+        and not isinstance(entry[0], Mapping | Setting)
+    )
 
 
 def _settings_of(entry: Any) -> list[Setting]:
