@@ -231,6 +231,9 @@ def read_comparison_file(path: Path) -> dict[str, Any]:
         raise DataError(
             f"Expected tables [[tasks]] in {path.name!r}, each with `task`, but got {tasks!r}."
         )
+    methods = found.get("methods")
+    if isinstance(methods, list):
+        found["methods"] = [_with_values(entry) for entry in methods]
     return {
         **found,
         "tasks": [_from_file(entry, path.parent) for entry in tasks],
@@ -244,8 +247,15 @@ def _from_file(entry: Any, folder: Path) -> dict[str, Any]:
     task = record.get("task")
     if isinstance(task, str) and task not in registry.names():
         record["task"] = str(folder / task)
-    tables = {name: _values(_table(record[name], name)) for name in TABLES if name in record}
-    return {**record, **tables}
+    found: dict[str, Any] = _with_values(record)
+    return found
+
+
+def _with_values(entry: Any) -> Any:
+    """An entry of a file whose tables of options hold what is meant."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {k: _values(_table(v, k)) if k in TABLES else v for k, v in entry.items()}
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
