@@ -127,14 +127,11 @@ class TestPlan:
             plan("auto,fedda-auto", settings=settings)
 
     def test_a_cell_has_a_key_of_what_it_is(self):
-        one, same, other = (
-            plan(text).cells(None)[-1].spec()
-            for text in ("fedgp[beta=.5]", "fedgp", "fedgp[beta=1]")
-        )
-        again = plan("fedgp", beta=0.5).cells(None)[-1].spec()
-        assert one.key == again.key
-        assert len({one.key, same.key, other.key}) == 3
-        assert one.task_options == {"n_target": 12}
+        texts = ("fedgp[beta=.5]", "fedgp", "fedgp[beta=1]")
+        specs = [plan(text).cells(None)[-1].spec() for text in texts]
+        assert specs[0].key == plan("fedgp", beta=0.5).cells(None)[-1].spec().key
+        assert len({spec.key for spec in specs}) == 3
+        assert specs[0].task_options == {"n_target": 12}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +139,7 @@ def made(tmp_path_factory):
     """A comparison of variants in a folder."""
     folder = tmp_path_factory.mktemp("variants") / "c"
     methods = [*parse_variants(SEVERAL), Variant("fedavg", {"rounds": 2}, "long & <b>_1")]
-    return quick(methods, folder, seeds=2), folder, methods
+    return quick(methods, folder, seeds=2, steps=1), folder, methods
 
 
 class TestFolder:
@@ -202,16 +199,27 @@ class TestFolder:
 
     def test_its_own_file_says_the_same_comparison(self, made, tmp_path):
         found, folder, _ = made
-        said = read_comparison_file(folder / "comparison.toml")
-        options = said.pop("options")
-        again = fb.compare(**said, out=folder, workers=1, **options)
+        again = compare_file(folder / "comparison.toml", folder)
         assert again.kept == len(again.cells)
-        assert again.variants[: len(found.variants)] == found.variants
-        elsewhere = fb.compare(**said, out=tmp_path / "again", workers=1, **options)
-        assert (tmp_path / "again/comparison.toml").read_text() == (
-            folder / "comparison.toml"
-        ).read_text()
-        assert [cell.score for cell in elsewhere.cells] == [cell.score for cell in again.cells]
+        assert again.variants == found.variants
+
+    def test_it_can_be_run_elsewhere(self, tmp_path):
+        options = {"blocks": None, "class_weights": [1.0] * 10}
+        first = quick("fedgp[beta=1]", tmp_path / "a", [1], **options)
+        second = compare_file(tmp_path / "a/comparison.toml", tmp_path / "b")
+        texts = [(tmp_path / name / "comparison.toml").read_text() for name in "ab"]
+        assert texts[0] == texts[1]
+        losses = [[cell.summary["loss"] for cell in c.cells] for c in (first, second)]
+        assert losses[0] == losses[1]
+
+    def test_data_are_found_from_where_the_file_lies(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        rows = [f"{site},{k % 7},{k % 2}" for site in "ab" for k in range(40)]
+        Path("d.csv").write_text("\n".join(["site,x,label", *rows]))
+        quick("fedavg", "runs/c", tasks={"task": "d.csv", "target": "a"})
+        Path("elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        assert compare_file(Path("../runs/c/comparison.toml"), "again").finished
 
 
 class TestFrame:
@@ -339,6 +347,12 @@ run = { lr = 0.2 }
 """
 
 
+def compare_file(path, out=None):
+    said = read_comparison_file(path)
+    options = said.pop("options")
+    return fb.compare(**said, out=out, **options | {"workers": 1})
+
+
 class TestFile:
     @pytest.fixture
     def folder(self, tmp_path):
@@ -377,9 +391,7 @@ class TestFile:
     def test_mistakes_are_named(self, folder, change, said):
         (folder / "mine.toml").write_text(FILE.replace(*change))
         with pytest.raises(fb.FedbridgeError, match=said):
-            asked = read_comparison_file(folder / "mine.toml")
-            options = asked.pop("options")
-            fb.compare(**asked, **options)
+            compare_file(folder / "mine.toml")
 
     def test_a_task_file_and_data_are_no_comparison_file(self, folder):
         assert is_comparison_file(str(folder / "mine.toml"))
