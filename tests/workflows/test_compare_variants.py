@@ -139,7 +139,7 @@ def made(tmp_path_factory):
     """A comparison of variants in a folder."""
     folder = tmp_path_factory.mktemp("variants") / "c"
     methods = [*parse_variants(SEVERAL), Variant("fedavg", {"rounds": 2}, "long & <b>_1")]
-    return quick(methods, folder, seeds=2, steps=1), folder, methods
+    return quick(methods, folder, seeds=2), folder, methods
 
 
 class TestFolder:
