@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
-from fedbridge.workflows.compare import Setting, compare
+from fedbridge.workflows.compare import compare
+from fedbridge.workflows.compared import Setting
 
 SETTINGS = (
     Setting("no shift", "digits-none"),

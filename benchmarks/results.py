@@ -56,17 +56,19 @@ def main() -> None:
     found = [read_comparison(folder, is_bound).comparison for folder in arguments.folders]
     columns = found[0].columns
     rows: dict[str, tuple[MeanScore, ...]] = {}
+    base: dict[str, str] = {}
     for comparison in found:
         if comparison.columns != columns:
             raise SystemExit(f"Expected columns {columns}, but got {comparison.columns}.")
         for row in comparison.rows():
             rows.setdefault(row.method, row.entries)
+            base.setdefault(row.method, comparison.variant(row.method).method)
     best = [
         max(
             (
                 round(entries[k].mean or 0.0, 1)
                 for method, entries in rows.items()
-                if not is_bound(method)
+                if not is_bound(base[method])
             )
         )
         for k in range(len(columns))
@@ -74,15 +76,14 @@ def main() -> None:
     paper = PAPER[arguments.paper]
     print(f"| method | {' | '.join(columns)} | paper |")
     print(f"|---|{'---:|' * (len(columns) + 1)}")
-    for method in sorted(rows, key=names().index):
+    for method in sorted(rows, key=lambda row: (names().index(base[row]), row)):
         cells = [
-            _shown(entry, top, contends=not is_bound(method))
+            _shown(entry, top, contends=not is_bound(base[method]))
             for entry, top in zip(rows[method], best, strict=True)
         ]
         theirs = " / ".join(f"{figure:.1f}" for figure in paper.get(method, ())) or "–"
-        print(
-            f"| {f'_{method}_' if is_bound(method) else method} | {' | '.join(cells)} | {theirs} |"
-        )
+        shown = f"_{method}_" if is_bound(base[method]) else method
+        print(f"| {shown} | {' | '.join(cells)} | {theirs} |")
 
 
 def _shown(entry: MeanScore, top: float, *, contends: bool) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedbridge.data.load import load_task
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
+    from fedbridge.workflows.compare import compare
     from fedbridge.workflows.run import run
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "advise",
     "aggregate",
     "auto_beta",
+    "compare",
     "errors",
     "estimate",
     "load_task",
@@ -65,6 +67,7 @@ _WHERE = {
     "data.load": ("load_task",),
     "data.task": ("FederatedTask",),
     "federation.loop": ("RunResult",),
+    "workflows.compare": ("compare",),
     "workflows.run": ("run",),
 }
 _PACKAGES = {"errors": "base.", "rules": "core.", "theory": "core."}

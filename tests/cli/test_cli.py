@@ -13,8 +13,9 @@ import pytest
 
 import fedbridge as fb
 from fedbridge.base.files import file_name
+from fedbridge.base.values import literal
 from fedbridge.cli.main import build_parser, main
-from fedbridge.cli.shared import Parser, literal
+from fedbridge.cli.shared import Parser
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]
 RUN = ["run", "digits-noise", "--method", "fedda", *QUICK]
@@ -241,6 +242,46 @@ class TestCompare:
     def test_what_cannot_be_varied_is_refused(self, capsys, words, said):
         assert said in refused(capsys, "compare", "digits-noise", *words, *QUICK)
 
+    def test_variants_are_rows_with_names_and_folders_of_their_own(self, capsys, tmp_path):
+        words = ["--methods", "fedgp[beta=.50],fedgp[filter=false],fedavg[rounds=2]"]
+        told = answer(capsys, "compare", "digits-noise", *words, "--seeds", "1", *QUICK)
+        assert told["methods"][3:] == ["fedgp[beta=0.5]", "fedgp[filter=false]", "fedavg[rounds=2]"]
+        folders = [tmp_path / told["out"] / cell["folder"] for cell in told["cells"]]
+        assert len({folder.name for folder in folders}) == 6
+        assert all((folder / "summary.json").exists() for folder in folders)
+        assert main(["compare", "digits-noise", *words, "--seeds", "1", *QUICK]) == 0
+        shown = capsys.readouterr().out
+        assert "fedgp[filter=false]" in shown
+        assert "6 of 6 runs were finished before" in shown
+
+    @pytest.mark.parametrize(
+        ("methods", "said"),
+        [
+            ("fedgp[bta=1]", "method 'fedgp', but there is no option 'bta'. Did you mean 'beta'?"),
+            ("fedgp[beta=1", "a missing ]"),
+            ("fedgp[beta=1.5]", "fedgp[beta=1.5]: Expected `beta` in [0, 1]"),
+        ],
+    )
+    def test_a_bad_variant_is_refused(self, capsys, methods, said):
+        assert said in refused(capsys, "compare", "digits-noise", "--methods", methods, *QUICK)
+
+    def test_a_comparison_file_says_it_all_and_the_command_line_goes_before_it(
+        self, capsys, table, tmp_path
+    ):
+        (tmp_path / "mine.toml").write_text(
+            'seeds = 2\nrounds = 1\nmethods = ["fedgp[beta=1]"]\n[options]\nsteps = 2\n'
+            '[[tasks]]\ntask = "t.csv"\ntargets = ["c", "a"]\n'
+        )
+        words = ["compare", "mine.toml", "--workers", "1"]
+        told = answer(capsys, *words, "--seeds", "1")
+        assert (told["settings"], told["seeds"]) == (["c", "a"], [0])
+        assert told["methods"][3:] == ["fedgp[beta=1]"]
+        assert (told["rounds"], told["out"]) == (1, "runs/compare-mine")
+        assert main([*words, "--seeds", "1"]) == 0
+        assert "8 of 8 runs were finished before" in capsys.readouterr().out
+        for flag in ("--target", "--targets", "--vary"):
+            assert f"no {flag}" in refused(capsys, *words, flag, "a")
+
     def test_a_task_without_a_target_asks_for_one(self, capsys, table):
         assert "one of 'a', 'b', 'c'" in refused(capsys, "compare", str(table), *QUICK)
 
@@ -406,7 +447,7 @@ class TestErrors:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(import_module("fedbridge.data.load"), "load_task", interrupted)
-        monkeypatch.setattr(import_module("fedbridge.workflows.compare"), "load_task", interrupted)
+        monkeypatch.setattr(import_module("fedbridge.workflows.compared"), "load_task", interrupted)
         assert main(words) == 130
         told = capsys.readouterr().err
         assert told.startswith("fedbridge: stopped; to go on: fedbridge ")

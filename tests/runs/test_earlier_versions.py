@@ -87,6 +87,15 @@ def test_on_the_same_arithmetic_the_bits_are_the_same(capsys):
     assert same_but_for_seconds(history("resumable"), EXPECTED["resumed_history"])
 
 
+def test_a_comparison_may_grow_by_variants(capsys):
+    words = ["--methods", "fedavg[lr=0.1]", "--seeds", "2", "--rounds", "2", "--out", "comparison"]
+    told = json.loads(ran(capsys, "compare", *TASK, *words, "--json"))
+    assert told["methods"][-1] == "fedavg[lr=0.1]"
+    kept = {path.parent.name for path in KEPT.glob("comparison/cells/*/summary.json")}
+    assert kept <= {Path(cell["folder"]).name for cell in told["cells"]}, "in the folders of then"
+    assert "8 of 8 runs were finished before" in ran(capsys, "compare", *TASK, *words)
+
+
 def test_a_comparison_goes_on_and_keeps_what_is_finished(capsys):
     before = {path: sha256(path) for path in Path("comparison/cells").rglob("summary.json")}
     words = [

@@ -18,6 +18,7 @@ from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison
 from fedbridge.runs.folder import RunFolderError
+from fedbridge.runs.variant import Variant
 from fedbridge.workflows.compare import CONTROLS, ComparisonPlan, Setting, compare
 
 SMALL = {"n_target": 12}
@@ -27,7 +28,7 @@ QUICK = {"steps": 2, "workers": 1}
 
 
 def quick(out=None, settings=(NOISE,), methods=("fedda",), seeds=(0,), rounds=1, **options):
-    return compare(settings, methods, seeds, rounds, out, QUICK | options)
+    return compare(settings, methods, seeds, rounds, out, **(QUICK | options))
 
 
 def scores(comparison):
@@ -114,19 +115,19 @@ class TestPlan:
 
     def test_the_matched_control_matches_the_methods_that_shorten_the_step(self):
         plan = self.plan("fedgp", "fedda", beta=0.3)
-        assert plan.options_for("target-only-matched") == {"match": "fedgp", "beta": 0.3}
+        assert plan.options_for(Variant("target-only-matched")) == {"match": "fedgp", "beta": 0.3}
         assert "like fedgp and fedda" in plan.control_note
 
     def test_without_such_methods_it_is_target_only(self):
         plan = self.plan("auto")
-        assert plan.options_for("target-only-matched") == {"match": "auto"}
+        assert plan.options_for(Variant("target-only-matched")) == {"match": "auto"}
         assert "is target-only here" in plan.control_note
 
     def test_options_go_only_to_methods_that_have_them(self):
         plan = self.plan("fedda", "auto", beta=0.3, folds=3, lr=0.2)
-        assert plan.options_for("fedda") == {"beta": 0.3, "lr": 0.2}
-        assert plan.options_for("auto") == {"folds": 3, "lr": 0.2}
-        assert plan.options_for("source-only") == {"lr": 0.2}
+        assert plan.options_for(Variant("fedda")) == {"beta": 0.3, "lr": 0.2}
+        assert plan.options_for(Variant("auto")) == {"folds": 3, "lr": 0.2}
+        assert plan.options_for(Variant("source-only")) == {"lr": 0.2}
 
     def test_a_setting_may_have_options_of_its_runs_which_go_first(self):
         settings = [NOISE, Setting("half", "digits-noise", options=SMALL, run={"beta": 0.5})]
@@ -284,7 +285,7 @@ class TestCells:
     def test_progress_ends_when_all_is_done(self):
         told = []
         options = QUICK | {"workers": 2}
-        compare([NOISE], ["fedda"], [0], 2, None, options, lambda *args: told.append(args))
+        compare([NOISE], ["fedda"], [0], 2, progress=lambda *args: told.append(args), **options)
         done = [entry[0] for entry in told]
         assert done == sorted(done)
         assert told[-1][:2] == (4, 4)
@@ -326,7 +327,7 @@ class TestProcesses:
 SCRIPT = """
 from fedbridge.workflows.compare import Setting, compare
 settings = [Setting("noise", "digits-noise", options={"n_target": 12})]
-done = compare(settings, ["fedda"], [0], 60, "c", {"steps": 1, "workers": 2})
+done = compare(settings, ["fedda"], [0], 60, "c", steps=1, workers=2)
 print(len(done.finished), done.kept)
 """
 

@@ -47,7 +47,7 @@ def finished(tmp_path_factory):
     """A finished comparison with a run that failed and a method that does not apply."""
     out = tmp_path_factory.mktemp("watch") / "comparison"
     broken = Setting("broken", "digits-noise", options={"n_target": 10**6})
-    compare([NOISE, broken], ["fedda", "coral"], [0], 2, out, {**QUICK, "model": "linear"})
+    compare([NOISE, broken], ["fedda", "coral"], [0], 2, out, model="linear", **QUICK)
     return out
 
 

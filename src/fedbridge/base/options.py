@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2**63 - 1
 """Whole numbers beyond it fit no tensor and no file of other programs."""
+MOST_SEEDS = 10_000
+"""The most seeds that a comparison has: a larger number was meant as a seed."""
 
 
 def check_whole(

@@ -6,7 +6,7 @@ from argparse import Namespace
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.cli import shared
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.runs.comparison import Comparison
+    from fedbridge.runs.variant import Variant
 
 ALL = "all"
+USUAL = {"methods": "auto", "seeds": 3, "rounds": 50}
+Asked: TypeAlias = (
+    "tuple[Sequence[Any], Sequence[Variant], int | Sequence[int], int, dict[str, Any]]"
+)
+"""Tasks, methods, seeds, rounds and options of a comparison."""
 
 
 def add_demo(commands: shared.Commands) -> None:
@@ -35,11 +41,13 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--targets", help="all, or names separated by commas")
     parser.add_argument("--target", action="append", help="one name as it is; may be repeated")
-    parser.add_argument("--methods", default="auto", help="all, or names separated by commas")
     parser.add_argument(
-        "--seeds", type=shared.seeds, default=range(3), help="how many, or a list 0,1,2"
+        "--methods",
+        metavar="NAME[OPTION=VALUE,...],...",
+        help="all, or names separated by commas, each with options of its own in brackets",
     )
-    parser.add_argument("--rounds", type=int, default=50, help="rounds of every run (default: 50)")
+    parser.add_argument("--seeds", type=shared.seeds, help="how many (default: 3), or a list 0,1,2")
+    parser.add_argument("--rounds", type=int, help="rounds of every run (default: 50)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     parser.add_argument(
         "--vary",
@@ -54,20 +62,55 @@ def compare_command(args: Namespace) -> int:
     """Compare, with progress, and show the table."""
     with shared.results_only(args):
         from fedbridge.base.files import file_name
-        from fedbridge.workflows.compare import Setting, compare
+        from fedbridge.workflows.compare import compare
+        from fedbridge.workflows.compared import is_comparison_file
 
-        methods = tuple(_methods(args.methods))
-        of_run, of_task = shared.sort_options(args, methods)
-        short = Path(args.task).stem
-        out = args.out or shared.RUNS / file_name(f"compare-{short}")
+        out = args.out or shared.RUNS / file_name(f"compare-{Path(args.task).stem}")
         with compare_progress(quiet=args.quiet or args.json) as update, shared.run_options_named():
-            settings = [
-                Setting(", ".join([target or short, *told]), args.task, target, options, run)
-                for target in _targets(args, of_task)
-                for told, options, run in _varied(args, methods, of_task)
-            ]
-            comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
+            read = _from_file if is_comparison_file(args.task) else _from_words
+            tasks, methods, seeds, rounds, options = read(args)
+            comparison = compare(tasks, methods, seeds, rounds, out, progress=update, **options)
     return show_comparison(comparison, out, args)
+
+
+def _from_words(args: Namespace) -> Asked:
+    """What the command line asks for: a setting for every target and every turn of a dial."""
+    from fedbridge.workflows.compare import every_variant
+    from fedbridge.workflows.compared import Setting
+
+    variants = every_variant(*_said(args, "methods"))
+    methods = [variant.method for variant in variants]
+    of_run, of_task = shared.sort_options(args, methods)
+    settings = [
+        Setting(", ".join([target or Path(args.task).stem, *told]), args.task, target, options, run)
+        for target in _targets(args, of_task)
+        for told, options, run in _varied(args, methods, of_task)
+    ]
+    return settings, variants, *_said(args, "seeds", "rounds"), of_run
+
+
+def _from_file(args: Namespace) -> Asked:
+    """What a comparison file asks for; the command line goes before it."""
+    from fedbridge.workflows.compare import every_variant
+    from fedbridge.workflows.compared import read_comparison_file
+
+    for flag in ("target", "targets", "vary"):
+        if getattr(args, flag):
+            raise shared.UsageError(
+                f"Expected no --{flag} beside a comparison file, which says what is compared: "
+                f"change [[tasks]] in {args.task!r}."
+            )
+    found = read_comparison_file(Path(args.task))
+    variants = every_variant(*_said(args, "methods", **found))
+    options = Namespace(options=found["options"] | args.options, workers=args.workers)
+    of_run, of_task = shared.sort_options(options, [variant.method for variant in variants])
+    return found["tasks"], variants, *_said(args, "seeds", "rounds", **found), of_run | of_task
+
+
+def _said(args: Namespace, *names: str, **found: Any) -> list[Any]:
+    """What the command line says, or else the file, or what is usual."""
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    return [{**USUAL, **found, **given}[name] for name in names]
 
 
 def demo_command(args: Namespace) -> int:
@@ -157,22 +200,10 @@ def _targets(args: Namespace, of_task: Mapping[str, object]) -> Sequence[str | N
         return list(args.target)
     if not args.targets:
         return [None]
-    from fedbridge.data.load import possible_targets
-    from fedbridge.data.task import check_target_name
+    from fedbridge.workflows.compared import targets_of
 
-    possible = possible_targets(args.task, **of_task)
-    if args.targets == ALL:
-        return possible
-    wanted = [check_target_name(name, possible) for name in _listed(args.targets)]
-    return list(dict.fromkeys(wanted))
-
-
-def _methods(text: str) -> list[str]:
-    if text != ALL:
-        return _listed(text)
-    from fedbridge.methods import names
-
-    return names()
+    wanted = ALL if args.targets == ALL else _listed(args.targets)
+    return targets_of(args.task, wanted, of_task)
 
 
 def _listed(text: str) -> list[str]:

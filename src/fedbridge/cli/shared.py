@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from fedbridge.base.errors import FedbridgeError, UnknownOptionError
-from fedbridge.base.files import packaged_text, parse_json
+from fedbridge.base.files import packaged_text
+from fedbridge.base.options import MOST_SEEDS
 from fedbridge.base.text import console, plain
+from fedbridge.base.values import value_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,11 +33,8 @@ FAILED = 1
 RUNS = Path("runs")
 WIDTH_IN_FILES = 120
 """Width of tables where there is no terminal to ask."""
-MOST_SEEDS = 10_000
 TAKEN = ("name_or_path", "task", "target", "seed", "samples", "progress")
 """What Python calls other arguments, which an option cannot be."""
-TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
-"""Options whose values stay as they are typed: a column may be called 3, or none."""
 
 
 class UsageError(FedbridgeError):
@@ -109,7 +108,7 @@ def _assignment(text: str) -> tuple[str, object]:
     if not equals or not name:
         raise UsageError(f"Expected `option=value` after --set, but got {text!r}.")
     name = name.replace("-", "_")
-    return name, value if name in TEXTS else literal(value)
+    return name, value_of(name, value)
 
 
 def dial(text: str) -> tuple[str, list[object]]:
@@ -119,25 +118,7 @@ def dial(text: str) -> tuple[str, list[object]]:
     if not equals or not name or not found:
         raise UsageError(f"Expected `option=a,b,...` after --vary, but got {text!r}.")
     name = name.replace("-", "_")
-    return name, [value if name in TEXTS else literal(value) for value in found]
-
-
-def literal(text: str) -> object:
-    """A value as one means it: a number, true, false, none, a list of numbers, else the text."""
-    if text.lower() in ("none", "null"):
-        return None
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text[:1] in ("[", "{", '"'):
-        try:
-            return parse_json(text)
-        except ValueError:
-            return text
-    if "," in text:
-        numbers = [_number(part) for part in text.split(",")]
-        return text if None in numbers else numbers
-    number = _number(text)
-    return text if number is None else number
+    return name, [value_of(name, value) for value in found]
 
 
 def place(text: str) -> Path:
@@ -164,15 +145,6 @@ def seeds(text: str) -> Sequence[int]:
             )
         return range(count)
     return [natural(part.strip()) for part in text.split(",") if part.strip()]
-
-
-def _number(text: str) -> int | float | None:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None
 
 
 HELP: dict[str, dict[str, str]] = tomllib.loads(packaged_text("fedbridge.cli", "help.toml"))
@@ -310,4 +282,6 @@ def run_options_named() -> Iterator[None]:
     except UnknownOptionError as error:
         from fedbridge.federation.settings import NAMES
 
+        if ", ".join(NAMES[:3]) in str(error):
+            raise
         raise UnknownOptionError(f"{error} Options of every run: {', '.join(NAMES)}.") from error

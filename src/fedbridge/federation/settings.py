@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import check_choice, check_known, check_number, check_whole
+from fedbridge.base.values import object_name
 from fedbridge.models.resnet import is_pretrained
 from fedbridge.training.job import LocalPlan
 
@@ -228,12 +228,7 @@ class Settings:
         """The model in words; one that came as an object can be named, but not found again."""
         if self.model is None or isinstance(self.model, str):
             return self.model
-        described = self.model if inspect.isroutine(self.model) else type(self.model)
-        return f"{OBJECT_MODEL}{described.__module__}.{described.__qualname__}"
-
-
-OBJECT_MODEL = "object "
-"""How the name of a model that came as an object begins: no ``module:function`` has a space."""
+        return object_name(self.model)
 
 
 def counts_by_samples(weights: str | None, *, fedavg: bool) -> bool:

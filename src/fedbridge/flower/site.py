@@ -24,10 +24,10 @@ import torch
 from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import PRIVATE, file_name, write_atomically
+from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.settings import OBJECT_MODEL
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason

@@ -33,6 +33,8 @@ FIXED_BETA = ("fedda", "fedgp")
 THIRDS = 3
 """Parts of the target's rows that judge, in turn, how the upper bound trains."""
 WAYS = ("own", "pooled")
+EQUAL_TRUST = 0.5
+"""The trust of these in the sources, unless ``beta`` says otherwise."""
 
 
 class Oracle(Method):
@@ -172,7 +174,7 @@ class TargetOnlyMatched(RuleMethod):
         super().__init__(federation, {}, rules.get("target-only"))
         self.match = str(options.get("match", "auto"))
         class_of(self.match)  # an unknown name is an error
-        beta = check_beta(options.get("beta", 0.5), federation.n_sources)
+        beta = check_beta(options.get("beta", EQUAL_TRUST), federation.n_sources)
         counts = federation.sample_counts(range(federation.n_sources))[1:]
         shares = counts if self.by_samples else torch.ones_like(counts)
         trust = float((shares * beta).sum() / shares.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,9 @@ def _configuration(record: ComparisonRecord) -> list[tuple[str, Piece]]:
         ("Rounds", record.comparison.rounds),
         *((name, said(value)) for name, value in record.options.items()),
     ]
+    for variant in record.comparison.variants:
+        if variant.label is not None:
+            pairs.append((variant.label, replace(variant, label=None).name))
     for task in record.tasks:
         told = {"task": task["task"], "target": task["target"], **task["options"]}
         told |= task.get("run", {})

@@ -7,7 +7,7 @@ import shlex
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.federation.settings import OBJECT_MODEL
+from fedbridge.base.values import OBJECT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,10 +60,13 @@ def python_call(record: RunRecord) -> str:
 def comparison_command(record: ComparisonRecord) -> str | None:
     """The comparison on a command line; None where its settings need more than one.
 
-    That is so when settings are of different tasks, or turn options without trying every
-    combination of them with every target. Every run has its own command.
+    That is so when settings are of different tasks, turn options without trying every combination
+    of them with every target, or came from a Python program. Every run has its own command.
     """
-    tasks = record.tasks
+    tasks, options = record.tasks, record.options
+    named = [options.get("model"), *(v.options.get("model") for v in record.comparison.variants)]
+    if any(task.get("given") for task in tasks) or any(map(_is_object, named)):
+        return None
     turned = [{**task["options"], **task.get("run", {})} for task in tasks]
     if not tasks or any(
         (task["task"], list(options)) != (tasks[0]["task"], list(turned[0]))
@@ -84,13 +87,18 @@ def comparison_command(record: ComparisonRecord) -> str | None:
     words = ["fedbridge", "compare", str(tasks[0]["task"])]
     for target in targets:
         words += [] if target is None else ["--target", str(target)]
-    words += ["--methods", ",".join(comparison.methods)]
+    rows = [comparison.variant(method).text for method in comparison.methods]
+    words += ["--methods", ",".join(rows)]
     words += ["--seeds", ",".join([*map(str, comparison.seeds), ""])]
     words += ["--rounds", str(comparison.rounds), "--out", "again"]
     for name, several in dials.items():
         words += ["--vary", f"{name}={','.join(map(_value, several))}"]
     fixed = {name: value for name, value in turned[0].items() if name not in dials}
     return _with_options(words, {**fixed, **record.options})
+
+
+def _is_object(model: object) -> bool:
+    return isinstance(model, str) and model.startswith(OBJECT_MODEL)
 
 
 def _different(values: Iterable[Any]) -> list[Any]:

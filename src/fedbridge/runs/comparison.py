@@ -19,10 +19,13 @@ from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 from fedbridge.runs.record import mean
 from fedbridge.runs.shapes import COMPARISON
+from fedbridge.runs.variant import ROUNDS, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from pandas import DataFrame
 
     from fedbridge.evaluation.ranking import Ranking
 
@@ -32,6 +35,13 @@ SHOWN_DIGITS = 1
 NO_ENTRY = "–"
 ENOUGH_SETTINGS = 5
 """From so many settings on, a setting is a block of the ranking; with fewer, every seed of one."""
+
+FRAME = (
+    *("setting", "task", "target", "method", "base", "seed", "rounds"),
+    *("accuracy", "score", "accuracy_last", "accuracy_low", "accuracy_high"),
+    *("balanced_accuracy", "auc", "loss", "n_target", "n_test", "seconds", "folder"),
+)
+"""Columns of the data frame of a comparison, before those of the variants' options."""
 
 
 def mean_and_spread(mean: float | None, spread: float | None, digits: int) -> str:
@@ -115,6 +125,7 @@ class Comparison:
         control_note: what the matched control is matched to.
         bounds: methods that have what no federation has; they are shown, but do not compete.
         kept: how many cells were found finished in the folder.
+        variants: what the methods are, where they are more than a name.
     """
 
     settings: tuple[str, ...]
@@ -125,6 +136,16 @@ class Comparison:
     control_note: str
     bounds: tuple[str, ...] = ()
     kept: int = 0
+    variants: tuple[Variant, ...] = ()
+
+    def variant(self, method: str) -> Variant:
+        """What is run in a row: the method of its name, unless the comparison says more."""
+        return next((v for v in self.variants if v.name == method), Variant(method))
+
+    def rounds_of(self, method: str) -> int:
+        """Rounds of the runs of a row."""
+        own = self.variant(method).options.get(ROUNDS)
+        return own if isinstance(own, int) else self.rounds
 
     @property
     def failures(self) -> list[CellResult]:
@@ -192,7 +213,9 @@ class Comparison:
             f"{min(SCORED_ROUNDS, self.rounds)}; "
             f"in brackets {spread}; the best of a column in bold."
         )
-        notes = [what, self.control_note]
+        own = [name for name in self.methods if self.rounds_of(name) != self.rounds]
+        notes = [what, *(f"{name}: {self.rounds_of(name)} rounds." for name in own)]
+        notes.append(self.control_note)
         if self.bounds:
             notes.append(
                 f"{', '.join(self.bounds)}: bounds, never in bold; no federation has all labels or "
@@ -234,11 +257,39 @@ class Comparison:
             left_out=[method for method in contenders if method in unmet],
         )
 
+    def frame(self) -> DataFrame:
+        """A row per finished run: task, method, seed, measures, and the options of its variant.
+
+        ``method`` is the name of the row in tables, ``base`` the method that it is a variant of.
+        """
+        import pandas as pd
+
+        rows = [self._line(cell, cell.summary) for cell in self.finished if cell.summary]
+        own = dict.fromkeys(name for v in self.variants for name in v.of_run)
+        return pd.DataFrame(rows, columns=[*FRAME, *(name for name in own if name not in FRAME)])
+
+    def _line(self, cell: CellResult, summary: Mapping[str, Any]) -> dict[str, Any]:
+        variant = self.variant(cell.method)
+        low, high = summary["accuracy_interval"] or (None, None)
+        return {
+            **variant.of_run,
+            **{name: summary.get(name) for name in FRAME},
+            "setting": cell.setting,
+            "method": cell.method,
+            "base": variant.method,
+            "seed": cell.seed,
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "folder": cell.folder,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The results for a file or a program."""
+        variants = variant_records(self.variants)
         return {
             "settings": list(self.settings),
             "methods": list(self.methods),
+            **({"variants": variants} if variants else {}),
             "seeds": list(self.seeds),
             "rounds": self.rounds,
             "cells": [asdict(cell) for cell in self.cells],
@@ -263,6 +314,11 @@ class Comparison:
         if len(self.seeds) == 1:
             return MeanScore(scores[0], self._cells_of(setting, method)[0].half_width, 1)
         return MeanScore(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
+
+
+def variant_records(variants: Sequence[Variant]) -> dict[str, Any]:
+    """What the rows are that are more than the name of a method."""
+    return {v.name: v.to_json() for v in variants if v != Variant(v.name)}
 
 
 def _average(entries: Sequence[MeanScore]) -> MeanScore:
@@ -383,12 +439,14 @@ class ComparisonFolder:
 def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     """In what a comparison is another one; settings, methods and seeds may be added."""
     changed = [key for key in ("rounds", "options") if there.get(key) != plan[key]]
+    then, now = there.get("variants", {}), plan.get("variants", {})
+    changed += ["methods"] * any(now.get(name, then[name]) != then[name] for name in then)
     missing = [
         key
         for key in ("tasks", "methods", "seeds")
         if any(entry not in plan[key] for entry in there.get(key, []))
     ]
-    return changed + missing
+    return list(dict.fromkeys(changed + missing))
 
 
 def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> ComparisonRecord:
@@ -403,6 +461,13 @@ def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> Comparison
             f"{empty[0]}: restore the file."
         )
     known = [field.name for field in fields(CellResult)]
+    more = found.get("variants", {})
+    variants = tuple(
+        Variant(more[name]["method"], more[name]["options"], name)
+        if name in more
+        else Variant(name)
+        for name in found["methods"]
+    )
     comparison = Comparison(
         settings=tuple(found["settings"]),
         methods=tuple(found["methods"]),
@@ -412,7 +477,8 @@ def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> Comparison
             CellResult(**{k: v for k, v in cell.items() if k in known}) for cell in found["cells"]
         ),
         control_note="",
-        bounds=tuple(filter(is_bound, found["methods"])),
+        bounds=tuple(v.name for v in variants if is_bound(v.method)),
+        variants=variants,
     )
     return ComparisonRecord(
         folder,

@@ -76,7 +76,8 @@ COMPARISON: Kind = {
     "rounds": int,
     "cells": [CELL],
     "options?": ANY,
-    "tasks?": [{"task": str, "target": (str, None), "options": ANY, "run?": ANY}],
+    "variants?": {str: {"method": str, "options": ANY}},
+    "tasks?": [{"task": str, "target": (str, None), "options": ANY, "run?": ANY, "given?": bool}],
 }
 
 

@@ -8,11 +8,12 @@ interrupted goes on from its checkpoint, and a cell that fails does not stop the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,28 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
 from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
+from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
-from fedbridge.data.load import load_task
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.federation.settings import MANY, NAMES, split_options
-from fedbridge.methods.controls import FIXED_BETA
+from fedbridge.methods.controls import EQUAL_TRUST, FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
-from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder
+from fedbridge.runs.cell import CellSpec
+from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder, variant_records
 from fedbridge.runs.folder import RunFolder, fingerprint
 from fedbridge.runs.lock import folder_lock
+from fedbridge.runs.variant import ROUNDS, Entry, Variant, variants_of
+from fedbridge.workflows.compared import (
+    ALL,
+    FILE,
+    AnyTask,
+    Setting,
+    comparison_file,
+    seeds_of,
+    settings_of,
+)
+from fedbridge.workflows.option_values import check_values
 from fedbridge.workflows.run import run
 
 if TYPE_CHECKING:
@@ -39,32 +52,10 @@ if TYPE_CHECKING:
 MATCHED = "target-only-matched"
 CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
+CONTROL_VARIANTS = tuple(map(Variant, CONTROLS))
 
 CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A task as a column of the table: how to load it for a seed, and what to call it.
-
-    Attributes:
-        label: the column's heading.
-        task: a name or path, as ``load_task`` takes it.
-        target: the site that adapts; None for the task's own.
-        options: options of the task.
-        run: options of its runs, which go before those of the comparison.
-    """
-
-    label: str
-    task: str
-    target: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    run: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self, seed: int) -> FederatedTask:
-        """The task for a seed."""
-        return load_task(self.task, self.target, seed, **self.options)
 
 
 @dataclass(frozen=True)
@@ -72,29 +63,49 @@ class PlannedRun:
     """One run of a comparison, which lies in ``within``."""
 
     setting: Setting
-    method: str
+    variant: Variant
     seed: int
     rounds: int
     options: Mapping[str, Any]
     within: Path | None
+    beside: str = ""
+
+    @property
+    def method(self) -> str:
+        """What is run."""
+        return self.variant.method
 
     @property
     def name(self) -> str:
-        """What to call the run in messages and in the file system."""
-        of = f"-{self.options['match']}" if self.method == MATCHED else ""
-        return f"{self.setting.label}-{self.method}{of}-{self.seed}"
+        """What to call the run in messages and in the file system; of a control, beside whom."""
+        return f"{self.setting.label}-{self.variant.folder}{self.beside}-{self.seed}"
 
     @property
     def folder(self) -> Path | None:
         """Where it is kept."""
         return None if self.within is None else self.within / "cells" / file_name(self.name)
 
+    def spec(self, data_sha256: str | None = None) -> CellSpec:
+        """All that decides its result, which its key is made of."""
+        return CellSpec(
+            self.setting.task_name,
+            self.method,
+            self.seed,
+            self.rounds,
+            self.setting.target,
+            self.setting.options,
+            self.options,
+            data_sha256,
+        )
+
     def result(
         self, summary: Mapping[str, Any] | None, error: str | None = None, *, unmet: bool = False
     ) -> CellResult:
         """What became of it."""
         folder = None if self.folder is None else f"cells/{self.folder.name}"
-        return CellResult(self.setting.label, self.method, self.seed, folder, summary, error, unmet)
+        return CellResult(
+            self.setting.label, self.variant.name, self.seed, folder, summary, error, unmet
+        )
 
 
 @dataclass(frozen=True)
@@ -102,69 +113,108 @@ class ComparisonPlan:
     """What is to be compared, checked when it is made."""
 
     settings: tuple[Setting, ...]
-    methods: tuple[str, ...]
+    variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
     rounds: int
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         _check_distinct("settings", [setting.label for setting in self.settings])
-        _check_distinct("methods", self.methods)
         _check_distinct("seeds", self.seeds)
         check_whole("rounds", self.rounds, least=1, most=MANY)
-        of_methods = [name for m in self.methods for name in known_methods.options_of(m)]
-        known = dict.fromkeys([*NAMES, *of_methods])
+        for variant in self.variants:
+            _check_variant(variant)
+        _check_distinct("methods", self.methods)
+        _check_different(self.variants)
+        known = dict.fromkeys(known_options(self.variants))
         for options in (self.options, *(setting.run for setting in self.settings)):
             check_known(options, known, "the runs or of one of the methods")
+        _check_folders(self.cells(Path()))
 
     @classmethod
     def of(
         cls,
         settings: Sequence[Setting],
-        methods: Sequence[str],
+        methods: str | Iterable[Entry] | Mapping[str, Entry],
         seeds: Sequence[int],
         rounds: int,
         options: Mapping[str, Any],
     ) -> ComparisonPlan:
         """The plan with the controls that every comparison shows."""
-        compared = [name for name in methods if name not in CONTROLS]
-        return cls(tuple(settings), (*CONTROLS, *compared), tuple(seeds), rounds, dict(options))
+        compared = [v for v in every_variant(methods) if v not in CONTROL_VARIANTS]
+        rows = (*CONTROL_VARIANTS, *compared)
+        return cls(tuple(settings), rows, tuple(seeds), rounds, dict(options))
 
     @property
-    def matched_to(self) -> tuple[str, ...]:
-        """The methods that take a shorter step of the target, which the control has to match."""
-        return tuple(name for name in self.methods if name in FIXED_BETA)
+    def methods(self) -> tuple[str, ...]:
+        """What the rows are called."""
+        return tuple(variant.name for variant in self.variants)
+
+    @property
+    def matched_to(self) -> tuple[Variant, ...]:
+        """The variants that take a shorter step of the target, which the control has to match.
+
+        It can match one step: that of the first of them, and of those that do not differ from it
+        in what decides a step.
+        """
+        usual = {"beta": self.options.get("beta", EQUAL_TRUST), ROUNDS: self.rounds}
+        shorter = [variant for variant in self.variants if variant.method in FIXED_BETA]
+        steps = [{**usual, **_step_of(variant)} for variant in shorter]
+        return tuple(v for v, step in zip(shorter, steps, strict=True) if step == steps[0])
 
     @property
     def control_note(self) -> str:
         """What the matched control is matched to, in words."""
-        if not self.matched_to:
+        matched = self.matched_to
+        if not matched:
             return (
                 f"{MATCHED} is target-only here: the compared methods take the target's whole "
                 f"step, with the same batch size and warm start."
             )
+        other = [v for v in self.variants if v.method in FIXED_BETA and v not in matched]
+        own = [
+            f" The step of {variant.name} is another: "
+            f"{Variant(MATCHED, {'match': variant.method, **_step_of(variant)}).name} matches it."
+            for variant in other
+        ]
         return (
             f"{MATCHED} is the target alone at 1 - beta of its step, like "
-            f"{' and '.join(self.matched_to)}; for the other methods target-only is the matched "
-            f"control. What a method gains over its control it owes to the sources."
+            f"{' and '.join(variant.name for variant in matched)}; for the other methods "
+            f"target-only is the matched control.{''.join(own)} "
+            f"What a method gains over its control it owes to the sources."
         )
 
-    def options_for(self, method: str, setting: Setting | None = None) -> dict[str, Any]:
+    def options_for(self, variant: Variant, setting: Setting | None = None) -> dict[str, Any]:
         """The options that this method has; the matched control is told whom to match."""
-        own = known_methods.options_of(method)
+        has = (*NAMES, *known_methods.options_of(variant.method))
         every = {**self.options, **({} if setting is None else setting.run)}
-        given = {k: v for k, v in every.items() if k in NAMES or k in own}
-        if method == MATCHED:
-            given = {"match": (*self.matched_to, "auto")[0], **given}
-        return given
+        given = {name: value for name, value in every.items() if name in has}
+        if variant == Variant(MATCHED):
+            leader = (*self.matched_to, Variant("auto"))[0]
+            step = {k: v for k, v in _step_of(leader).items() if k != ROUNDS}
+            given = {"match": leader.method, **given, **step}
+        return {**given, **variant.of_run}
+
+    def rounds_of(self, variant: Variant) -> int:
+        """Rounds of its runs."""
+        leads = self.matched_to if variant == Variant(MATCHED) else ()
+        rounds: int = (*leads, variant)[0].options.get(ROUNDS, self.rounds)
+        return rounds
 
     def cells(self, folder: Path | None) -> list[PlannedRun]:
         """All runs, setting by setting."""
+        leader = (*self.matched_to, Variant("auto"))[0]
         return [
             PlannedRun(
-                setting, method, seed, self.rounds, self.options_for(method, setting), folder
+                setting,
+                variant,
+                seed,
+                self.rounds_of(variant),
+                self.options_for(variant, setting),
+                folder,
+                f"-{leader.folder}" if variant == Variant(MATCHED) else "",
             )
-            for setting, method, seed in product(self.settings, self.methods, self.seeds)
+            for setting, variant, seed in product(self.settings, self.variants, self.seeds)
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -173,49 +223,90 @@ class ComparisonPlan:
             to_json(
                 {
                     "settings": [setting.label for setting in self.settings],
-                    "tasks": [_plain(setting) for setting in self.settings],
+                    "tasks": [setting.to_json() for setting in self.settings],
                     "methods": self.methods,
                     "seeds": self.seeds,
                     "rounds": self.rounds,
-                    "options": {k: v for k, v in self.options.items() if k != "workers"},
+                    "options": for_file(self._kept_options),
                 }
             )
         )
         return plain
 
+    def to_toml(self, folder: Path) -> str | None:
+        """The plan as a comparison file in ``folder``, if one can say it."""
+        options = self._kept_options
+        return comparison_file(
+            self.settings, self.variants, self.seeds, self.rounds, options, folder
+        )
+
+    @property
+    def _kept_options(self) -> dict[str, Any]:
+        """Those that a file says: the number of workers changes nothing."""
+        return {name: value for name, value in self.options.items() if name != "workers"}
+
 
 def compare(
-    settings: Sequence[Setting],
-    methods: Sequence[str],
-    seeds: Sequence[int],
+    tasks: AnyTask | Mapping[str, Any] | Iterable[Any],
+    methods: str | Iterable[Entry] | Mapping[str, Entry],
+    seeds: int | Iterable[int] = 5,
     rounds: int = 50,
     out: str | Path | None = None,
-    options: Mapping[str, Any] | None = None,
+    *,
     progress: CellProgress | None = None,
+    **options: Any,
 ) -> Comparison:
-    """Run every method in every setting with every seed; controls are added.
+    """Run every method on every task with every seed; controls are added.
 
     Args:
-        settings: the columns of the table.
-        methods: names of ``fedbridge.methods.names()``, the rows of the table.
-        seeds: each decides the split of the data and everything random in training.
-        rounds: rounds of every run.
-        out: folder of the comparison; one that was stopped goes on, and may grow by settings,
-            methods and seeds. None keeps nothing.
-        options: options of the runs and of the methods; each method gets those that it has.
-            ``workers`` says how many processes are used, one per core by default.
+        tasks: the columns of the table: what ``load_task`` takes, a loaded task (the same rows for
+            every seed), a pair ``(name, options)``, a record with ``task``, ``target`` (or
+            ``targets``), ``options``, ``run`` and ``label``, or a list of these.
+        methods: the rows of the table: names of ``fedbridge.methods.names()``, alone or with
+            options, as ``"fedgp[beta=0.5]"`` or ``("fedgp", {"beta": 0.5})``; a mapping gives each
+            a label; ``"all"`` is every method.
+        seeds: how many, or which; each decides the split of the data and everything random in
+            training.
+        rounds: rounds of every run, where a method has no ``rounds`` of its own.
+        out: folder of the comparison; one that was stopped goes on, and may grow by tasks,
+            methods and seeds. None keeps nothing but what is returned.
         progress: told how far it is.
+        **options: options of the runs, of the methods (each gets those that it has) and of the
+            tasks. ``workers`` says how many processes are used, one per core by default.
+
+    Example:
+        >>> found = compare("digits-noise", ["fedgp[beta=1]"], seeds=1, rounds=1, workers=1)
+        >>> found.frame().method.tolist()[-1]
+        'fedgp[beta=1]'
     """
-    plan = ComparisonPlan.of(settings, methods, seeds, rounds, options or {})
+    variants = every_variant(methods)
+    known = known_options(variants)
+    of_task = {name: value for name, value in options.items() if name not in known}
+    of_run = {name: value for name, value in options.items() if name in known}
+    settings = [setting.with_options(of_task) for setting in settings_of(tasks)]
+    plan = ComparisonPlan.of(settings, variants, seeds_of(seeds), rounds, of_run)
     _check_first(plan)
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:
-        folder.claim(plan.to_json())
+        folder.claim({**plan.to_json(), "variants": variant_records(plan.variants)})
     board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
     with nullcontext() if folder is None else folder_lock(folder.path):
         board.keep_finished()
         board.play_open()
     return board.comparison()
+
+
+def every_variant(methods: str | Iterable[Entry] | Mapping[str, Entry]) -> list[Variant]:
+    """The variants that a user means; ``all`` stands for every method."""
+    every = list(map(Variant, known_methods.names()))
+    found = [every if variant == Variant(ALL) else [variant] for variant in variants_of(methods)]
+    return list(chain.from_iterable(found))
+
+
+def known_options(variants: Iterable[Variant]) -> set[str]:
+    """The options of every run, and those of these methods."""
+    own = [option for v in variants for option in known_methods.options_of(v.method)]
+    return {*NAMES, *own}
 
 
 @dataclass
@@ -241,8 +332,9 @@ class _Board:
                 self.results.get(index, cell.result(None)) for index, cell in enumerate(self.cells)
             ),
             self.plan.control_note,
-            tuple(filter(known_methods.is_bound, self.plan.methods)),
+            tuple(v.name for v in self.plan.variants if known_methods.is_bound(v.method)),
             self.kept,
+            self.plan.variants,
         )
 
     def keep_finished(self) -> None:
@@ -261,6 +353,9 @@ class _Board:
                     self.results[index] = self.cells[index].result(summaries[index])
         self.kept = len(self.results)
         self._write()
+        text = None if self.folder is None else self.plan.to_toml(self.folder.path)
+        if self.folder is not None and text is not None:
+            write_atomically(self.folder.path / FILE, text)
 
     def play_open(self) -> None:
         """Run the other cells, several at once if there are enough of them."""
@@ -269,8 +364,9 @@ class _Board:
         waiting.sort(key=lambda index: self.cells[index].method in rules.names())
         processes = _processes(self.plan.options)
         if processes > 1 and len(waiting) >= processes:
-            cells = [self.cells[index] for index in waiting]
-            with closing(work_in_processes(_run_alone, cells, processes)) as events:
+            # They are told numbers: tasks and networks that are here already are not sent.
+            work = partial(_run_alone, self.cells)
+            with closing(work_in_processes(work, waiting, processes)) as events:
                 for event in events:
                     self._note(waiting[event.item], event)
         else:
@@ -293,7 +389,7 @@ class _Board:
 
     def _told(self, index: int, round: object) -> None:
         assert isinstance(round, int)
-        self.under_way[index] = max(0, round) / self.plan.rounds
+        self.under_way[index] = max(0, round) / self.cells[index].rounds
         self._report(self.cells[index].name)
 
     def _finish(self, index: int, result: CellResult) -> None:
@@ -333,23 +429,79 @@ def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
     return cell.result(result.summary)
 
 
-def _run_alone(cell: PlannedRun, tell: Tell) -> CellResult:
+def _run_alone(cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResult:
     """Run a cell in one of several processes: it has one core and needs no workers."""
-    return run_one(cell, tell, workers=1)
+    return run_one(cells[number], tell, workers=1)
+
+
+def _check_variant(variant: Variant) -> None:
+    """Refuse options that the method does not have, and a label that means something else."""
+    own = known_methods.options_of(variant.method)
+    known = (ROUNDS, *(name for name in NAMES if name != "workers"), *own)
+    check_known(variant.options, known, f"the runs or of method {variant.method!r}")
+    if ROUNDS in variant.options:
+        with _about(variant):
+            check_whole(ROUNDS, variant.options[ROUNDS], least=1, most=MANY)
+    if variant.label in known_methods.names():
+        raise OptionError(
+            f"Expected a label of its own for {variant.method!r}, but {variant.label!r} is the "
+            f"name of another method: choose another."
+        )
 
 
 def _check_first(plan: ComparisonPlan) -> None:
     """Load one task and check all options before any cell runs: mistakes show at once."""
     task = plan.settings[0].load(plan.seeds[0])
-    for setting, method in product(plan.settings, plan.methods):
-        given = plan.options_for(method, setting)
-        usual = task.defaults_for(method)
-        split_options(given, method, known_methods.options_of(method), usual, task.model)
+    loaded = _data(plan.settings[0])
+    named_first = sorted(plan.variants, key=lambda variant: not variant.options)
+    for setting, variant in product(plan.settings, named_first):
+        given, own = plan.options_for(variant, setting), known_methods.options_of(variant.method)
+        with _about(variant):
+            usual = task.defaults_for(variant.method)
+            settings, of_method = split_options(given, variant.method, own, usual, task.model)
+            if of_method and _data(setting) == loaded:
+                check_values(variant.method, of_method, task, settings)
 
 
-def _plain(setting: Setting) -> dict[str, Any]:
-    """A setting for a file; without the options of its runs if it has none, as in older files."""
-    return {key: value for key, value in asdict(setting).items() if key != "run" or value}
+def _data(setting: Setting) -> tuple[object, ...]:
+    return setting.task, setting.target, setting.options
+
+
+@contextmanager
+def _about(variant: Variant) -> Iterator[None]:
+    """Errors about options say of which variant they are."""
+    try:
+        yield
+    except OptionError as error:
+        if not variant.options:
+            raise
+        raise type(error)(f"{variant.name}: {error}") from error
+
+
+def _step_of(variant: Variant) -> dict[str, Any]:
+    """The options of a variant that decide the target's step, which a control can have too."""
+    known = (ROUNDS, *NAMES, *known_methods.options_of(MATCHED))
+    return {name: value for name, value in variant.options.items() if name in known}
+
+
+def _check_different(variants: Sequence[Variant]) -> None:
+    for place, variant in enumerate(variants):
+        for other in variants[:place]:
+            if replace(other, label=variant.label) == variant:
+                raise OptionError(
+                    f"Expected different `methods`, but {other.name!r} and {variant.name!r} are "
+                    f"the same: leave one out."
+                )
+
+
+def _check_folders(cells: Sequence[PlannedRun]) -> None:
+    counted = Counter(cell.folder for cell in cells)
+    for folder, count in counted.items():
+        if folder is not None and count > 1:
+            raise OptionError(
+                f"Expected a folder for every run, but {folder.name!r} would be that of {count}: "
+                f"give their settings or methods other labels."
+            )
 
 
 def _check_distinct(what: str, values: Sequence[object]) -> None:
@@ -368,7 +520,7 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
     """Whether the cell's folder holds the run that the cell would be now."""
     assert cell.folder is not None
     config = RunFolder(cell.folder).config(whole=True)
-    settings, _ = split_options(
+    settings, own = split_options(
         cell.options,
         cell.method,
         known_methods.options_of(cell.method),
@@ -378,6 +530,8 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
     now = {k: v for k, v in settings.to_json().items() if k != "workers" and v is not None}
     return (
         config is not None
+        and config["method"] == cell.method
+        and config["options"] == {k: v for k, v in canonical(own).items() if v is not None}
         and config["rounds"] == cell.rounds
         and config["data_sha256"] == data_sha256
         and config["settings"] == json.loads(to_json(now))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from fedbridge import methods
 from fedbridge.core import rules
-from fedbridge.workflows.compare import Setting, compare
+from fedbridge.workflows.compare import compare
+from fedbridge.workflows.compared import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def run_demo(
     """All rules and ``auto`` under the three shifts; what is finished in ``out`` is kept."""
     options = OPTIONS | ({} if workers is None else {"workers": workers})
     names = (*rules.names(), methods.names()[0])
-    return compare(SETTINGS, names, seeds, rounds, out, options, progress)
+    return compare(SETTINGS, names, seeds, rounds, out, progress=progress, **options)
 
 
 def what_it_shows(comparison: Comparison) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedbridge.base.errors import DataError, ModelError, ShapeError
 from fedbridge.base.files import parse_json, read_text
 from fedbridge.base.text import csv_text
+from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.data.arrays import as_features, read_arrays
 from fedbridge.data.images.preprocessing import (
     SUFFIXES,
@@ -28,7 +29,7 @@ from fedbridge.data.images.preprocessing import (
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, check_finite
-from fedbridge.federation.settings import MANY, OBJECT_MODEL
+from fedbridge.federation.settings import MANY
 from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id

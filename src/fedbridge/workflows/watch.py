@@ -186,7 +186,8 @@ def _look_at_comparison(folder: Path) -> Watched:
     for result in comparison.cells:
         place = None if result.folder is None else folder / result.folder
         alive = False if place is None else is_locked(place)
-        cells.append(_cell_state(place, result, comparison.rounds, alive))
+        rounds = comparison.rounds_of(result.method)
+        cells.append(_cell_state(place, result, rounds, alive))
     watched = _watched(folder, "comparison", tuple(cells), is_locked(folder))
     return replace(watched, best=tuple(_best(_with_unnoted(comparison, folder))))
 
@@ -251,7 +252,7 @@ def _own_summary(folder: Path, rounds: int) -> dict[str, Any] | None:
 def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
     """The comparison with the runs that have finished since its file was written."""
     cells = tuple(
-        replace(cell, summary=_own_summary(folder / cell.folder, comparison.rounds))
+        replace(cell, summary=_own_summary(folder / cell.folder, comparison.rounds_of(cell.method)))
         if cell.summary is None and cell.error is None and cell.folder is not None
         else cell
         for cell in comparison.cells
