@@ -21,6 +21,8 @@ from fedbridge.methods.generalisation import CORAL, ERM, IRM, GroupDRO, Mixup
 from fedbridge.methods.kd3a import KD3A
 from fedbridge.methods.knn_per import KnnPer
 from fedbridge.methods.mme import MME
+from fedbridge.methods.offset import Offset
+from fedbridge.methods.recalibrate import Recalibrate
 from fedbridge.methods.rule import RuleMethod
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ _registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
 _registry.add("finetune-offline", FinetuneOffline)
 _registry.add("finetune-cv", FinetuneCv)
+_registry.add("recalibrate", Recalibrate)
+_registry.add("offset", Offset)
 _registry.add("fedprox", FedProx)
 _registry.add("erm", ERM)
 _registry.add("irm", IRM)
