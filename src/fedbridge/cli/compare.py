@@ -47,6 +47,12 @@ def add(commands: shared.Commands) -> None:
         metavar="OPTION=A,B,...",
         help="a setting for every value of an option of the task or the runs; may be repeated",
     )
+    parser.add_argument(
+        "--no-alone",
+        dest="alone",
+        action="store_false",
+        help="without the stand-alone baselines alone-logistic and alone-forest",
+    )
     shared.add_output(parser, "runs/compare-<task>")
 
 
@@ -66,7 +72,16 @@ def compare_command(args: Namespace) -> int:
                 for target in _targets(args, of_task)
                 for told, options, run in _varied(args, methods, of_task)
             ]
-            comparison = compare(settings, methods, args.seeds, args.rounds, out, of_run, update)
+            comparison = compare(
+                settings,
+                methods,
+                args.seeds,
+                args.rounds,
+                out,
+                of_run,
+                update,
+                alone=args.alone,
+            )
     return show_comparison(comparison, out, args)
 
 

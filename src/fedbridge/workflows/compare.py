@@ -40,6 +40,9 @@ MATCHED = "target-only-matched"
 CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
 
+ALONE = ("alone-logistic", "alone-forest")
+"""Shown beside them unless switched off: what a user would try before joining anything."""
+
 CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
 
@@ -125,10 +128,13 @@ class ComparisonPlan:
         seeds: Sequence[int],
         rounds: int,
         options: Mapping[str, Any],
+        *,
+        alone: bool = True,
     ) -> ComparisonPlan:
         """The plan with the controls that every comparison shows."""
-        compared = [name for name in methods if name not in CONTROLS]
-        return cls(tuple(settings), (*CONTROLS, *compared), tuple(seeds), rounds, dict(options))
+        controls = (*CONTROLS, *(ALONE if alone else ()))
+        compared = [name for name in methods if name not in controls]
+        return cls(tuple(settings), (*controls, *compared), tuple(seeds), rounds, dict(options))
 
     @property
     def matched_to(self) -> tuple[str, ...]:
@@ -192,6 +198,8 @@ def compare(
     out: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     progress: CellProgress | None = None,
+    *,
+    alone: bool = True,
 ) -> Comparison:
     """Run every method in every setting with every seed; controls are added.
 
@@ -205,8 +213,9 @@ def compare(
         options: options of the runs and of the methods; each method gets those that it has.
             ``workers`` says how many processes are used, one per core by default.
         progress: told how far it is.
+        alone: show the stand-alone baselines of scikit-learn too.
     """
-    plan = ComparisonPlan.of(settings, methods, seeds, rounds, options or {})
+    plan = ComparisonPlan.of(settings, methods, seeds, rounds, options or {}, alone=alone)
     _check_first(plan)
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:
