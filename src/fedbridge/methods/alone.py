@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
 """Ridge penalties to try; scikit-learn's ``C`` is one over them."""
 
-LEAST_IN_LEAF = (1, 2, 4, 8)
+LEAST_IN_LEAF = (1, 2, 5)
 TREES = 100
 MOST_LEAVES = 256
 ABSENT = -20.0

@@ -75,7 +75,7 @@ def shrunken_head(features: Tensor, labels: Tensor, head: Head, strength: float)
         return float(value), (wrong.T @ reduced + 2 * pull * change).reshape(-1).numpy()
 
     origin = np.zeros(len(start) * len(sizes))
-    stop = {"maxiter": 500, "ftol": 1e-14, "gtol": 1e-8}
+    stop = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-6}
     found = minimize(loss, origin, jac=True, method="L-BFGS-B", options=stop).x
     moved = start + torch.from_numpy(found).reshape(len(start), -1) @ axes
     return moved[:, :-1], moved[:, -1]

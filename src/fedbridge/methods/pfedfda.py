@@ -134,7 +134,8 @@ class PFedFDA(Method):
     """A shared body and a Gaussian head between the target's feature statistics and everyone's.
 
     Options:
-        beta: weight of the target's own statistics; None chooses it by cross-validation (None).
+        beta: weight of the target's own statistics in its head, 0 for everyone's alone; None
+            chooses it by cross-validation, as in what is averaged (None).
     """
 
     options: ClassVar[tuple[str, ...]] = ("beta",)
@@ -223,14 +224,15 @@ class PFedFDA(Method):
     def _personal(self, round: int) -> tuple[State, float]:
         """The target's model: the shared body and the head of its interpolated statistics."""
         with one_thread():
-            statistics, beta = self._adapted(round, TARGET, self.shared)
+            statistics, beta = self._adapted(round, TARGET, self.shared, self.beta)
         return self._headed(TARGET, statistics), beta
 
-    def _adapted(self, round: int, client: int, model: State) -> tuple[Statistics, float]:
+    def _adapted(
+        self, round: int, client: int, model: State, beta: float | None = None
+    ) -> tuple[Statistics, float]:
         """A client's interpolated statistics on the features of a model, and its ``β``."""
         labels = self._labels(client)
         features = self._features(client, model)
-        beta = self.beta
         if beta is None:
             seed = seed_of(self.federation.seed, round, client, DEALING)
             beta = best_beta(features, labels, self._known, _halves(labels, seed))
