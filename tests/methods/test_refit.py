@@ -163,7 +163,7 @@ class TestShrunkenHead:
         np.testing.assert_allclose(found, best, atol=1e-4)
 
 
-def nearly_alike(seed, target_rows=40, width=24):
+def nearly_alike(seed, target_rows=60, width=24):
     """The target's labels follow the sources' weights but for two of twenty-four."""
     generator = torch.Generator().manual_seed(seed)
     theirs = torch.randn(width, generator=generator)
@@ -187,13 +187,13 @@ def test_offset_beats_the_sources_head_and_the_target_alone_when_labels_are_few(
         name: np.mean(
             [
                 fb.run(nearly_alike(seed), name, rounds=5, seed=seed, **QUICK).history[-1]["loss"]
-                for seed in range(3)
+                for seed in range(4)
             ]
         )
         for name in ("source-only", "offset", "alone-logistic")
     }
-    assert losses["offset"] < 0.9 * losses["source-only"]
-    assert losses["offset"] < 0.9 * losses["alone-logistic"]
+    assert losses["offset"] < 0.8 * losses["source-only"]
+    assert losses["offset"] < 0.95 * losses["alone-logistic"]
 
 
 def test_offset_keeps_its_strength_between_two_choices():
