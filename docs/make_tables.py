@@ -55,7 +55,10 @@ def network_config_table() -> str:
 
 def methods_table() -> str:
     """The options of every method that has some."""
-    rows = []
+    return _table(["method", "option", "default", "meaning"], _method_rows())
+
+
+def _method_rows() -> Iterator[tuple[str, str, str, str]]:
     for name in methods.names():
         if name in rules.names():
             function = rules.get(name).function
@@ -69,8 +72,7 @@ def methods_table() -> str:
             told = {k: f"{part[1]}." for k, part in parts.items() if part}
             usual = {k: f"`{part[2]}`" for k, part in parts.items() if part}
         for option in methods.options_of(name):
-            rows.append((f"`{name}`", f"`{option}`", usual[option], told[option]))
-    return _table(["method", "option", "default", "meaning"], rows)
+            yield f"`{name}`", f"`{option}`", usual[option], told[option]
 
 
 def tasks_table() -> str:
@@ -111,8 +113,8 @@ def _fair(option: str, usual: dict[str, Any], entry: Entry) -> str:
         return "the task's"
     if option in usual:
         return _value(usual[option])
-    parameters = inspect.signature(rules.get(entry.methods[0]).function).parameters
-    return _value(parameters[option].default)
+    told = {row[1]: row[2] for row in _method_rows() if row[0] == f"`{entry.methods[0]}`"}
+    return told[f"`{option}`"]
 
 
 TABLES = {

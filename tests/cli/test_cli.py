@@ -16,6 +16,7 @@ from fedbridge.base.files import file_name
 from fedbridge.base.values import literal
 from fedbridge.cli.main import build_parser, main
 from fedbridge.cli.shared import Parser
+from fedbridge.workflows.compare import ALONE
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]
 RUN = ["run", "digits-noise", "--method", "fedda", *QUICK]
@@ -197,12 +198,19 @@ class TestCompare:
         words = ["compare", "digits-noise", "--methods", "fedda", "--seeds", "2", *QUICK]
         assert main(words) == 0
         shown = capsys.readouterr().out
-        for name in ("source-only", "target-only", "target-only-matched", "fedda"):
+        for name in ("source-only", "target-only", "target-only-matched", "fedda", *ALONE):
             assert name in shown
         assert "**" in shown
         assert (tmp_path / "runs/compare-digits-noise/report.html").exists()
         assert main(words) == 0
-        assert "8 of 8 runs were finished before" in capsys.readouterr().out
+        assert "12 of 12 runs were finished before" in capsys.readouterr().out
+
+    def test_without_the_stand_alone_baselines(self, capsys):
+        words = ["compare", "digits-noise", "--methods", "fedda", "--seeds", "1", "--no-alone"]
+        assert main([*words, *QUICK]) == 0
+        shown = capsys.readouterr().out
+        assert "fedda" in shown
+        assert not any(name in shown for name in ALONE)
 
     @pytest.mark.parametrize(
         ("words", "expected"),

@@ -145,7 +145,7 @@ class TestOracle:
         assert {line["choice"] for line in helped.history} & {"pooled"}
 
     def test_the_papers_keeps_to_the_targets_rows(self, monkeypatch):
-        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(), alone=True)
+        _, record, jobs = self.jobs_of_a_round(monkeypatch, blobs(), with_sources=False)
         assert [(job.beside, job.rows) for job in jobs] == [((), None)]
         assert record.extra == {"choice": "own"}
 

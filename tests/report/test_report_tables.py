@@ -214,7 +214,7 @@ class TestComparison:
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("tables") / "comparison"
     settings = [Setting("a|b & <i>", "digits-noise", options={"n_target": 12})]
-    compare(settings, ["fedda"], [0, 1], 1, out, steps=1, workers=1)
+    compare(settings, ["fedda"], [0, 1], 1, out, alone=False, steps=1, workers=1)
     return out
 
 

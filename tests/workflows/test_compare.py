@@ -19,7 +19,7 @@ from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison
 from fedbridge.runs.folder import RunFolderError
 from fedbridge.runs.variant import Variant
-from fedbridge.workflows.compare import CONTROLS, ComparisonPlan, Setting, compare
+from fedbridge.workflows.compare import ALONE, CONTROLS, ComparisonPlan, Setting, compare
 
 SMALL = {"n_target": 12}
 NOISE = Setting("noise", "digits-noise", options=SMALL)
@@ -28,7 +28,7 @@ QUICK = {"steps": 2, "workers": 1}
 
 
 def quick(out=None, settings=(NOISE,), methods=("fedda",), seeds=(0,), rounds=1, **options):
-    return compare(settings, methods, seeds, rounds, out, **(QUICK | options))
+    return compare(settings, methods, seeds, rounds, out, alone=False, **(QUICK | options))
 
 
 def scores(comparison):
@@ -111,7 +111,18 @@ class TestPlan:
         return ComparisonPlan.of([NOISE], names, [0], 3, options)
 
     def test_controls_are_always_there_and_never_twice(self):
-        assert self.plan("fedda", "target-only").methods == (*CONTROLS, "fedda")
+        assert self.plan("fedda", "target-only").methods == (*CONTROLS, *ALONE, "fedda")
+
+    def test_the_stand_alone_baselines_are_there_unless_switched_off(self):
+        plans = [
+            ComparisonPlan.of([NOISE], ["fedda"], [0], 3, {}, alone=on) for on in (True, False)
+        ]
+        assert [plan.methods for plan in plans] == [
+            (*CONTROLS, *ALONE, "fedda"),
+            (*CONTROLS, "fedda"),
+        ]
+        asked_for = ComparisonPlan.of([NOISE], ALONE, [0], 3, {}, alone=False)
+        assert asked_for.methods == (*CONTROLS, *ALONE)
 
     def test_the_matched_control_matches_the_methods_that_shorten_the_step(self):
         plan = self.plan("fedgp", "fedda", beta=0.3)
@@ -259,7 +270,7 @@ class TestFolder:
 
 class TestCells:
     def test_processes_do_not_change_a_bit(self):
-        names = ("auto", "fedgp-joint")
+        names = ("auto", "fedgp-joint", "recalibrate", "offset", "pfedfda", *ALONE)
         alone = quick(methods=names, rounds=2)
         together = quick(methods=names, rounds=2, workers=3)
         assert scores(together) == scores(alone)
@@ -285,7 +296,15 @@ class TestCells:
     def test_progress_ends_when_all_is_done(self):
         told = []
         options = QUICK | {"workers": 2}
-        compare([NOISE], ["fedda"], [0], 2, progress=lambda *args: told.append(args), **options)
+        compare(
+            [NOISE],
+            ["fedda"],
+            [0],
+            2,
+            progress=lambda *args: told.append(args),
+            alone=False,
+            **options,
+        )
         done = [entry[0] for entry in told]
         assert done == sorted(done)
         assert told[-1][:2] == (4, 4)
@@ -327,7 +346,7 @@ class TestProcesses:
 SCRIPT = """
 from fedbridge.workflows.compare import Setting, compare
 settings = [Setting("noise", "digits-noise", options={"n_target": 12})]
-done = compare(settings, ["fedda"], [0], 60, "c", steps=1, workers=2)
+done = compare(settings, ["fedda"], [0], 60, "c", alone=False, steps=1, workers=2)
 print(len(done.finished), done.kept)
 """
 

@@ -4,7 +4,7 @@ import pytest
 
 from fedbridge import rules
 from fedbridge.runs.comparison import CellResult, Comparison
-from fedbridge.workflows.compare import compare
+from fedbridge.workflows.compare import ALONE, compare
 from fedbridge.workflows.demo import OPTIONS, ROUNDS, SETTINGS, run_demo, what_it_shows
 
 LABELS = tuple(setting.label for setting in SETTINGS)
@@ -49,7 +49,7 @@ class TestWords:
 
 def test_all_rules_and_auto_take_part():
     demo = run_demo([0], rounds=1)
-    assert set(demo.methods) == {*rules.names(), "auto", "target-only-matched"}
+    assert set(demo.methods) == {*rules.names(), "auto", "target-only-matched", *ALONE}
     assert len(demo.finished) == len(SETTINGS) * len(demo.methods)
 
 

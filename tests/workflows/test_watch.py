@@ -47,7 +47,8 @@ def finished(tmp_path_factory):
     """A finished comparison with a run that failed and a method that does not apply."""
     out = tmp_path_factory.mktemp("watch") / "comparison"
     broken = Setting("broken", "digits-noise", options={"n_target": 10**6})
-    compare([NOISE, broken], ["fedda", "coral"], [0], 2, out, model="linear", **QUICK)
+    options = {**QUICK, "model": "linear", "alone": False}
+    compare([NOISE, broken], ["fedda", "coral"], [0], 2, out, **options)
     return out
 
 
@@ -128,7 +129,7 @@ class TestComparison:
     def test_a_killed_one_is_not_taken_for_a_running_one(self, tmp_path):
         command = [sys.executable, "-m", "fedbridge", "compare", "digits-noise", "--out", "c"]
         command += ["--methods", "fedda", "--seeds", "1", "--rounds", "5000", "--set", "steps=1"]
-        command += ["--quiet", "--workers", "2"]
+        command += ["--quiet", "--workers", "2", "--no-alone"]
         process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
         try:
             watched = wait_for(

@@ -55,6 +55,12 @@ def add(commands: shared.Commands) -> None:
         metavar="OPTION=A,B,...",
         help="a setting for every value of an option of the task or the runs; may be repeated",
     )
+    parser.add_argument(
+        "--no-alone",
+        dest="alone",
+        action="store_false",
+        help="without the stand-alone baselines alone-logistic and alone-forest",
+    )
     shared.add_output(parser, "runs/compare-<task>")
 
 
@@ -69,7 +75,9 @@ def compare_command(args: Namespace) -> int:
         with compare_progress(quiet=args.quiet or args.json) as update, shared.run_options_named():
             read = _from_file if is_comparison_file(args.task) else _from_words
             tasks, methods, seeds, rounds, options = read(args)
-            comparison = compare(tasks, methods, seeds, rounds, out, progress=update, **options)
+            comparison = compare(
+                tasks, methods, seeds, rounds, out, progress=update, alone=args.alone, **options
+            )
     return show_comparison(comparison, out, args)
 
 

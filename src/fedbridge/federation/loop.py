@@ -256,7 +256,7 @@ class Run:
         if warm:
             record = Record()
             begun = time.perf_counter()
-            method.state, record.failures = federation.warm_up(round, method.state)
+            record.failures = method.warm_up(round)
             record.seconds_train = time.perf_counter() - begun
         else:
             if round == 1:

@@ -133,6 +133,11 @@ class Method(ABC):
             if isinstance(value, State):
                 setattr(self, name, state)
 
+    def warm_up(self, round: int) -> dict[str, str]:
+        """A round before the first, in which the sources train; clients that failed, and why."""
+        self.state, failures = self.federation.warm_up(round, self.state)
+        return failures
+
     @abstractmethod
     def run_round(self, round: int) -> Record:
         """One round; ``self.state`` is the target's model afterwards."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedbridge.base.errors import FedbridgeError, ModelError
 from fedbridge.data.split import round_half_up, stratified_split
-from fedbridge.models import split_model
+from fedbridge.models import linear_head, split_model
 from fedbridge.training.job import SPLITTING, TARGET, seed_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Need(Enum):
     CLASSES = "a task with classes"
     HEAD = "a model with a head"
     FEATURES = "a model with a feature extractor"
+    LINEAR_HEAD = "a model that ends in a linear layer"
     UNLABELLED = "unlabelled rows of the target"
     TARGET_LABELS = "the labels of all the target's training rows"
     POOLED = "the rows of several sites in one place"
@@ -62,6 +63,14 @@ def _lack(need: Need, task: FederatedTask, model: nn.Module, model_name: str) ->
         )
     if need is Need.TARGET_LABELS and task.target_pool is None and task.unlabelled is not None:
         return f"task {task.name!r} has rows of the target that nobody labelled"
+    if need is Need.LINEAR_HEAD:
+        try:
+            linear_head(model)
+        except ModelError:
+            return (
+                f"`{model_name}` has none: use `linear`, `mlp` or `cnn`, or name the last layer of "
+                f"your own model `head`"
+            )
     if need in (Need.HEAD, Need.FEATURES):
         try:
             features, _ = split_model(model)

@@ -237,6 +237,15 @@ class SiteWorker:
         self.floors.count(self.memory.root / ASKED, "measure")
         self.federation.begin_round(round)
         side = self._make_side()
+        if side is not None and not side.lasts:
+            decision = side.decide(news)
+        else:
+            decision = self._decide_on_waiting(round, side, news)
+        assert decision.state is not None
+        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
+
+    def _decide_on_waiting(self, round: int, side: TargetSide | None, news: News) -> Decision:
+        """Decide on what was trained for the round and waits for it."""
         waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
         if side is None or waiting is None or waiting.round != round:
             raise RequestError(
@@ -247,8 +256,7 @@ class SiteWorker:
         side.remember(waiting.tensors, waiting.facts)
         decision = side.decide(news)
         self.memory.save(SIDE, round, side.memory(), side.facts())
-        assert decision.state is not None
-        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
+        return decision
 
     def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth to the target."""
@@ -351,7 +359,7 @@ class SiteWorker:
     ) -> tuple[TargetSide | None, str | None]:
         """The target's side as it was after the last round, with the coordinator's models."""
         side = self._make_side()
-        if side is None:
+        if side is None or not side.lasts:
             return None, None
         side.begin(states[0])
         if decided is None:

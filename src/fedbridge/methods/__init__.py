@@ -9,6 +9,7 @@ from fedbridge.base.registry import Registry
 from fedbridge.core import rules
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
+from fedbridge.methods.alone import AloneForest, AloneLogistic
 from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
@@ -21,6 +22,9 @@ from fedbridge.methods.generalisation import CORAL, ERM, IRM, GroupDRO, Mixup
 from fedbridge.methods.kd3a import KD3A
 from fedbridge.methods.knn_per import KnnPer
 from fedbridge.methods.mme import MME
+from fedbridge.methods.offset import Offset
+from fedbridge.methods.pfedfda import PFedFDA
+from fedbridge.methods.recalibrate import Recalibrate
 from fedbridge.methods.rule import RuleMethod
 
 if TYPE_CHECKING:
@@ -52,8 +56,12 @@ _registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _ada
 _registry.add("auto", Auto)
 _registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
+_registry.add("alone-logistic", AloneLogistic)
+_registry.add("alone-forest", AloneForest)
 _registry.add("finetune-offline", FinetuneOffline)
 _registry.add("finetune-cv", FinetuneCv)
+_registry.add("recalibrate", Recalibrate)
+_registry.add("offset", Offset)
 _registry.add("fedprox", FedProx)
 _registry.add("erm", ERM)
 _registry.add("irm", IRM)
@@ -64,6 +72,7 @@ _registry.add("ditto", Ditto)
 _registry.add("fedrep", FedRep)
 _registry.add("apfl", Apfl)
 _registry.add("knn-per", KnnPer)
+_registry.add("pfedfda", PFedFDA)
 _registry.add("kd3a", KD3A)
 _registry.add("fada", FADA)
 _registry.add("mme", MME)

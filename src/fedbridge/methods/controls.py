@@ -54,14 +54,14 @@ class Oracle(Method):
     optimiser, its batch size (that of the pool is dealt out among the sites) and as many steps as
     all sites take together.
 
-    The Oracle of the paper's tables keeps to the target's rows (``alone=True``); in its scripts it
-    has a learning rate and a test set of its own.
+    The Oracle of the paper's tables keeps to the target's rows (``with_sources=False``); in its
+    scripts it has a learning rate and a test set of its own.
 
     Options:
-        alone: keep to the target's own rows (false).
+        with_sources: take the sources' rows along where they help (true).
     """
 
-    options: ClassVar[tuple[str, ...]] = ("alone",)
+    options: ClassVar[tuple[str, ...]] = ("with_sources",)
     needs: ClassVar[tuple[Need, ...]] = (Need.TARGET_LABELS, Need.POOLED)
     models: ClassVar[tuple[str, ...]] = tuple(
         way + twin for way in WAYS for twin in ("", *(f"_{k}" for k in range(THIRDS)))
@@ -70,7 +70,7 @@ class Oracle(Method):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.alone = check_flag("alone", options.get("alone", False))
+        self.with_sources = check_flag("with_sources", options.get("with_sources", True))
         for name in self.models:
             setattr(self, name, federation.initial)
         self.choice, self.held_out_loss = "own", HOPELESS
@@ -80,7 +80,7 @@ class Oracle(Method):
         chooser = np.random.default_rng(seed_of(federation.seed, 0, self.site, SPLITTING))
         order = torch.from_numpy(stratified_order(labels, len(pool), chooser))
         self.thirds = [part.sort().values for part in order.tensor_split(THIRDS)]
-        self.alone |= len(pool) < 2 * THIRDS
+        self.with_sources &= len(pool) >= 2 * THIRDS
 
     def room(self) -> tuple[int, int]:
         """Two models and their twins."""
@@ -92,12 +92,12 @@ class Oracle(Method):
         record = Record(beta=[0.0] * federation.n_sources)
         sources: list[int] = []
         ways: dict[str, tuple[int, ...]] = {"own": ()}
-        if not self.alone:
+        if self.with_sources:
             sources, record.failures = federation.present(round, with_target=False)
         if sources:
             ways["pooled"] = tuple(sources)
         rows: dict[str, Tensor | None] = {"": None}
-        if not self.alone:
+        if self.with_sources:
             everyone = torch.cat(self.thirds).sort().values
             rows |= {f"_{k}": without(everyone, part) for k, part in enumerate(self.thirds)}
         trainings = [(way + twin, ways[way], rows[twin]) for way in ways for twin in rows]
@@ -107,7 +107,7 @@ class Oracle(Method):
         record.failures |= federation.failures(round, [TARGET], outcomes[:1])
         for name, model in zip(names, after, strict=True):
             setattr(self, name, model)
-        losses = {way: 0.0 if self.alone else self._cross_validated(way) for way in ways}
+        losses = {way: self._cross_validated(way) if self.with_sources else 0.0 for way in ways}
         best = min(losses, key=losses.__getitem__)
         if losses[best] <= self.held_out_loss:
             self.choice, self.held_out_loss, self.state = best, losses[best], getattr(self, best)

@@ -8,7 +8,7 @@ passes between the two is what the methods below take and give back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,13 @@ class TargetSide:
 
     As it stands it is the empty shell that a coordinator has of a target that is elsewhere: nothing
     is trained or remembered here, and the engine asks the target to decide.
+
+    Attributes:
+        lasts: whether it trains and remembers from one message to the next; one that does not
+            decides from the news alone.
     """
+
+    lasts: ClassVar[bool] = True
 
     @property
     def size(self) -> int:

@@ -54,6 +54,10 @@ CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
 CONTROL_VARIANTS = tuple(map(Variant, CONTROLS))
 
+ALONE = ("alone-logistic", "alone-forest")
+"""Shown beside them unless switched off: what a user would try before joining anything."""
+ALONE_VARIANTS = tuple(map(Variant, ALONE))
+
 CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
 
@@ -139,11 +143,13 @@ class ComparisonPlan:
         seeds: Sequence[int],
         rounds: int,
         options: Mapping[str, Any],
+        *,
+        alone: bool = True,
     ) -> ComparisonPlan:
         """The plan with the controls that every comparison shows."""
-        compared = [v for v in every_variant(methods) if v not in CONTROL_VARIANTS]
-        rows = (*CONTROL_VARIANTS, *compared)
-        return cls(tuple(settings), rows, tuple(seeds), rounds, dict(options))
+        controls = (*CONTROL_VARIANTS, *(ALONE_VARIANTS if alone else ()))
+        compared = [v for v in every_variant(methods) if v not in controls]
+        return cls(tuple(settings), (*controls, *compared), tuple(seeds), rounds, dict(options))
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -254,6 +260,7 @@ def compare(
     out: str | Path | None = None,
     *,
     progress: CellProgress | None = None,
+    alone: bool = True,
     **options: Any,
 ) -> Comparison:
     """Run every method on every task with every seed; controls are added.
@@ -271,6 +278,7 @@ def compare(
         out: folder of the comparison; one that was stopped goes on, and may grow by tasks,
             methods and seeds. None keeps nothing but what is returned.
         progress: told how far it is.
+        alone: show the stand-alone baselines of scikit-learn too.
         **options: options of the runs, of the methods (each gets those that it has) and of the
             tasks. ``workers`` says how many processes are used, one per core by default.
 
@@ -284,7 +292,7 @@ def compare(
     of_task = {name: value for name, value in options.items() if name not in known}
     of_run = {name: value for name, value in options.items() if name in known}
     settings = [setting.with_options(of_task) for setting in settings_of(tasks)]
-    plan = ComparisonPlan.of(settings, variants, seeds_of(seeds), rounds, of_run)
+    plan = ComparisonPlan.of(settings, variants, seeds_of(seeds), rounds, of_run, alone=alone)
     _check_first(plan)
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:

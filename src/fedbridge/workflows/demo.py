@@ -7,7 +7,7 @@ trust in sources suits all three.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
 from fedbridge.core import rules
@@ -46,7 +46,7 @@ def run_demo(
     progress: CellProgress | None = None,
 ) -> Comparison:
     """All rules and ``auto`` under the three shifts; what is finished in ``out`` is kept."""
-    options = OPTIONS | ({} if workers is None else {"workers": workers})
+    options: dict[str, Any] = OPTIONS | ({} if workers is None else {"workers": workers})
     names = (*rules.names(), methods.names()[0])
     return compare(SETTINGS, names, seeds, rounds, out, progress=progress, **options)
 
