@@ -8,9 +8,9 @@ is learned as well, by the run's optimiser on the gradient ``⟨∇f_T(v̄), v �
 
 Read beside the authors' code (MLOPTPSU/FedTorch). Different: only the target has a local model,
 since nobody else's is asked for; ``w`` and ``v`` move at once, where theirs takes the gradient of
-``v`` after the step of ``w``; they learn ``α`` in the first step of a round alone, by plain gradient
-descent with a decay of 0.02 α and with a mean of both models' gradients, ours in every step and by
-the gradient of the mixture, as their text.
+``v`` after the step of ``w``; they learn ``α`` in the first step of a round alone, by plain
+gradient descent with a decay of 0.02 α and with a mean of both models' gradients, ours in every
+step and by the gradient of the mixture, as their text.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020.
 """
