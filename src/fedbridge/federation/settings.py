@@ -142,7 +142,7 @@ class Settings:
     norm_ratio: float | str | None = None
     device: str = "cpu"
     workers: int | None = None
-    server_momentum: float = 0.0
+    server_momentum: float | None = None
     probe_batch_size: int | None = None
 
     def __post_init__(self) -> None:
