@@ -12,7 +12,8 @@ import fedbridge
 ROOT = Path(fedbridge.__file__).parent
 ROOMS = (
     *("base", "core", "models", "data", "evaluation", "runs", "training", "engines"),
-    *("federation", "methods", "report", "advice", "flower", "workflows", "deploy", "cli"),
+    *("federation", "methods", "report", "advice", "flower", "experiments", "workflows"),
+    *("deploy", "cli"),
 )
 """From the top of the house to its bottom; docs/design.md has the picture."""
 
