@@ -19,6 +19,7 @@ from fedbridge.cli import (
     names,
     predict,
     report,
+    reproduce,
     run,
     watch,
 )
@@ -77,7 +78,7 @@ def build_parser() -> Parser:
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     compare.add_demo(commands)
-    for family in (advise, run, compare, watch, predict, report, data, deploy, names):
+    for family in (advise, run, compare, reproduce, watch, predict, report, data, deploy, names):
         family.add(commands)
     return parser
 
@@ -99,7 +100,7 @@ def _how_to_go_on(words: Sequence[str]) -> str:
     again = shlex.join(["fedbridge", *words])
     if command == "run":
         return f"; to go on: {again}{'' if '--resume' in words else ' --resume'}"
-    return f"; to go on: {again}" if command in ("compare", "demo", "data") else ""
+    return f"; to go on: {again}" if command in ("compare", "demo", "data", "reproduce") else ""
 
 
 def _let_go_of_stdout() -> None:

@@ -77,3 +77,11 @@ def follow(task: FederatedTask, protocol: str) -> FederatedTask:
     return replace(
         task, protocol=protocol, defaults={**task.defaults, **every}, of_methods=by_method
     )
+
+
+def run_options(protocol: str, task: str, target: str | None, method: str) -> dict[str, object]:
+    """Options of runs with which a protocol runs a method in a task, as ``follow`` has them."""
+    said = [entry for entry in entries(protocol) if entry.is_for(task, target)]
+    general = [entry.run for entry in said if not entry.methods]
+    own = [entry.run for entry in said if method in entry.methods]
+    return {name: value for options in (*general, *own) for name, value in options.items()}

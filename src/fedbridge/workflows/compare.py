@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods as known_methods
-from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.files import file_name, to_json, write_atomically
+from fedbridge.base.errors import OptionError
+from fedbridge.base.files import to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
-from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
 from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
-from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.federation.settings import MANY, NAMES, split_options
 from fedbridge.methods.controls import EQUAL_TRUST, FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
-from fedbridge.runs.cell import CellSpec
 from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder, variant_records
 from fedbridge.runs.folder import RunFolder, fingerprint
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.variant import ROUNDS, Entry, Variant, variants_of
+from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
 from fedbridge.workflows.compared import (
     ALL,
     FILE,
@@ -44,9 +40,10 @@ from fedbridge.workflows.compared import (
     settings_of,
 )
 from fedbridge.workflows.option_values import check_values
-from fedbridge.workflows.run import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from fedbridge.data.task import FederatedTask
 
 MATCHED = "target-only-matched"
@@ -57,59 +54,6 @@ CONTROL_VARIANTS = tuple(map(Variant, CONTROLS))
 ALONE = ("alone-logistic", "alone-forest")
 """Shown beside them unless switched off: what a user would try before joining anything."""
 ALONE_VARIANTS = tuple(map(Variant, ALONE))
-
-CellProgress = Callable[[float, int, str], object]
-"""Called with the cells done so far (a running one counts in part), all cells, and which ran."""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a comparison, which lies in ``within``."""
-
-    setting: Setting
-    variant: Variant
-    seed: int
-    rounds: int
-    options: Mapping[str, Any]
-    within: Path | None
-    beside: str = ""
-
-    @property
-    def method(self) -> str:
-        """What is run."""
-        return self.variant.method
-
-    @property
-    def name(self) -> str:
-        """What to call the run in messages and in the file system; of a control, beside whom."""
-        return f"{self.setting.label}-{self.variant.folder}{self.beside}-{self.seed}"
-
-    @property
-    def folder(self) -> Path | None:
-        """Where it is kept."""
-        return None if self.within is None else self.within / "cells" / file_name(self.name)
-
-    def spec(self, data_sha256: str | None = None) -> CellSpec:
-        """All that decides its result, which its key is made of."""
-        return CellSpec(
-            self.setting.task_name,
-            self.method,
-            self.seed,
-            self.rounds,
-            self.setting.target,
-            self.setting.options,
-            self.options,
-            data_sha256,
-        )
-
-    def result(
-        self, summary: Mapping[str, Any] | None, error: str | None = None, *, unmet: bool = False
-    ) -> CellResult:
-        """What became of it."""
-        folder = None if self.folder is None else f"cells/{self.folder.name}"
-        return CellResult(
-            self.setting.label, self.variant.name, self.seed, folder, summary, error, unmet
-        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +109,7 @@ class ComparisonPlan:
         """
         usual = {"beta": self.options.get("beta", EQUAL_TRUST), ROUNDS: self.rounds}
         shorter = [variant for variant in self.variants if variant.method in FIXED_BETA]
-        steps = [{**usual, **_step_of(variant)} for variant in shorter]
+        steps = [{**usual, **step_of(variant)} for variant in shorter]
         return tuple(v for v, step in zip(shorter, steps, strict=True) if step == steps[0])
 
     @property
@@ -180,7 +124,7 @@ class ComparisonPlan:
         other = [v for v in self.variants if v.method in FIXED_BETA and v not in matched]
         own = [
             f" The step of {variant.name} is another: "
-            f"{Variant(MATCHED, {'match': variant.method, **_step_of(variant)}).name} matches it."
+            f"{Variant(MATCHED, {'match': variant.method, **step_of(variant)}).name} matches it."
             for variant in other
         ]
         return (
@@ -197,7 +141,7 @@ class ComparisonPlan:
         given = {name: value for name, value in every.items() if name in has}
         if variant == Variant(MATCHED):
             leader = (*self.matched_to, Variant("auto"))[0]
-            step = {k: v for k, v in _step_of(leader).items() if k != ROUNDS}
+            step = {k: v for k, v in step_of(leader).items() if k != ROUNDS}
             given = {"match": leader.method, **given, **step}
         return {**given, **variant.of_run}
 
@@ -297,7 +241,7 @@ def compare(
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:
         folder.claim({**plan.to_json(), "variants": variant_records(plan.variants)})
-    board = _Board(plan, folder, plan.cells(None if folder is None else folder.path), progress)
+    board = _Board(plan, folder, progress)
     with nullcontext() if folder is None else folder_lock(folder.path):
         board.keep_finished()
         board.play_open()
@@ -317,17 +261,14 @@ def known_options(variants: Iterable[Variant]) -> set[str]:
     return {*NAMES, *own}
 
 
-@dataclass
-class _Board:
+class _Board(Board):
     """Where the cells of a comparison stand."""
 
-    plan: ComparisonPlan
-    folder: ComparisonFolder | None
-    cells: Sequence[PlannedRun]
-    progress: CellProgress | None
-    results: dict[int, CellResult] = field(default_factory=dict)
-    under_way: dict[int, float] = field(default_factory=dict)
-    kept: int = 0
+    def __init__(
+        self, plan: ComparisonPlan, folder: ComparisonFolder | None, progress: CellProgress | None
+    ) -> None:
+        super().__init__(plan.cells(None if folder is None else folder.path), progress)
+        self.plan, self.folder, self.kept = plan, folder, 0
 
     def comparison(self) -> Comparison:
         """The results so far."""
@@ -366,80 +307,24 @@ class _Board:
             write_atomically(self.folder.path / FILE, text)
 
     def play_open(self) -> None:
-        """Run the other cells, several at once if there are enough of them."""
+        """Run the other cells."""
         # Methods that are more than a rule take longest: they start first.
         waiting = [index for index in range(len(self.cells)) if index not in self.results]
         waiting.sort(key=lambda index: self.cells[index].method in rules.names())
-        processes = _processes(self.plan.options)
-        if processes > 1 and len(waiting) >= processes:
-            # They are told numbers: tasks and networks that are here already are not sent.
-            work = partial(_run_alone, self.cells)
-            with closing(work_in_processes(work, waiting, processes)) as events:
-                for event in events:
-                    self._note(waiting[event.item], event)
-        else:
-            for number in waiting:
-                told = partial(self._told, number)
-                self._finish(number, run_one(self.cells[number], told))
+        self.play(waiting, self.plan.options)
         self._write()
         if self.folder is not None:
             table = to_markdown(comparison_table(self.comparison()))
             write_atomically(self.folder.path / "table.md", table)
 
-    def _note(self, index: int, event: Event) -> None:
-        if event.kind == "told":
-            self._told(index, event.value)
-        elif event.kind == "done":
-            self._finish(index, event.value)
-        else:
-            reason = f"its process ended with code {event.value}"
-            self._finish(index, self.cells[index].result(None, reason))
-
-    def _told(self, index: int, round: object) -> None:
-        assert isinstance(round, int)
-        self.under_way[index] = max(0, round) / self.cells[index].rounds
-        self._report(self.cells[index].name)
-
-    def _finish(self, index: int, result: CellResult) -> None:
-        self.results[index] = result
-        self.under_way.pop(index, None)
+    def finish(self, index: int, result: CellResult) -> None:
+        """Take a result and write it down."""
+        super().finish(index, result)
         self._write()
-        self._report(self.cells[index].name)
-
-    def _report(self, name: str) -> None:
-        if self.progress is not None:
-            done = len(self.results) + sum(self.under_way.values())
-            self.progress(done, len(self.cells), name)
 
     def _write(self) -> None:
         if self.folder is not None:
             self.folder.write(self.plan.to_json(), self.comparison())
-
-
-def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
-    """Run a cell, or go on with it; an error is a result too."""
-    try:
-        task = cell.setting.load(cell.seed)
-        result = run(
-            task,
-            cell.method,
-            cell.rounds,
-            cell.seed,
-            out=cell.folder,
-            resume=True,
-            callbacks=[lambda line: tell(line["round"])],
-            **{**cell.options, **more},
-        )
-    except FedbridgeError as error:
-        return cell.result(None, str(error), unmet=isinstance(error, UnmetNeedError))
-    except Exception as error:
-        return cell.result(None, f"{type(error).__name__}: {error}")
-    return cell.result(result.summary)
-
-
-def _run_alone(cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResult:
-    """Run a cell in one of several processes: it has one core and needs no workers."""
-    return run_one(cells[number], tell, workers=1)
 
 
 def _check_variant(variant: Variant) -> None:
@@ -486,7 +371,7 @@ def _about(variant: Variant) -> Iterator[None]:
         raise type(error)(f"{variant.name}: {error}") from error
 
 
-def _step_of(variant: Variant) -> dict[str, Any]:
+def step_of(variant: Variant) -> dict[str, Any]:
     """The options of a variant that decide the target's step, which a control can have too."""
     known = (ROUNDS, *NAMES, *known_methods.options_of(MATCHED))
     return {name: value for name, value in variant.options.items() if name in known}
@@ -545,13 +430,3 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
         and config["settings"] == json.loads(to_json(now))
         and config["model"]["name"] == (settings.model_name or task.model)
     )
-
-
-def _processes(options: Mapping[str, Any]) -> int:
-    """How many cells may run at once: one per core, or one at a time on another device."""
-    if options.get("device", "cpu") != "cpu":
-        return 1
-    workers = options.get("workers")
-    if isinstance(workers, int):
-        return workers
-    return core_count()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.runs.comparison import Comparison
-    from fedbridge.workflows.compare import CellProgress
+    from fedbridge.workflows.cells import CellProgress
 
 ROUNDS = 15
 OPTIONS: dict[str, object] = {"lr": 0.2, "lr_target": 0.1, "batch_size": 32}

@@ -1,0 +1,125 @@
+"""``fedbridge reproduce``: the paper's tables and figures, ours beside theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.cli import shared
+from fedbridge.cli.compare import compare_progress
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from pathlib import Path
+
+    from fedbridge.experiments.reproduction import Reproduction
+
+
+def add(commands: shared.Commands) -> None:
+    """The command and its arguments."""
+    parser = shared.add_command(commands, "reproduce", reproduce_command)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="see --list; or a file FILE.toml")
+    parser.add_argument("--list", action="store_true", help="name every table and figure")
+    parser.add_argument(
+        "--protocol", help="paper: its settings (default); fair: the same for all, with controls"
+    )
+    parser.add_argument("--seeds", type=shared.seeds, help="how many, or a list 0,1,2")
+    parser.add_argument("--rounds", type=int, help="rounds of every run")
+    parser.add_argument("--quick", action="store_true", help="a meaningful answer in minutes")
+    shared.add_output(parser, "runs/reproduce/<name>")
+
+
+def reproduce_command(args: Namespace) -> int:
+    """Run what is named, or go on with it, and show ours beside the paper's."""
+    if args.list:
+        return _list(args)
+    if args.name is None:
+        raise shared.UsageError(
+            "Expected the name of a table or figure: `fedbridge reproduce --list` has them all."
+        )
+    with shared.results_only(args):
+        from fedbridge.experiments.page import write_results
+        from fedbridge.workflows.reproduce import default_folder, load_experiment, reproduce
+
+        name = load_experiment(args.name).name
+        out = args.out or default_folder(name, args.protocol, quick=args.quick)
+        with compare_progress(quiet=args.quiet or args.json) as update:
+            found = reproduce(
+                args.name,
+                args.protocol,
+                args.seeds,
+                args.rounds,
+                quick=args.quick,
+                out=out,
+                progress=update,
+                workers=args.workers,
+            )
+        page = write_results(found, out)
+    return _show(found, out, page, args)
+
+
+def _show(found: Reproduction, out: Path, page: Path, args: Namespace) -> int:
+    """Table, notes and failures; returns the exit status."""
+    if args.json:
+        shared.write_json({**found.to_json(), "out": str(out), "report": str(page)})
+    else:
+        from fedbridge.report.tables import to_terminal
+
+        console = shared.results()
+        if found.kept:
+            console.print(f"{found.kept} runs were finished before")
+        for table in (found.table(), found.gains()):
+            if table is not None:
+                console.print(to_terminal(table, styled=console.is_terminal, titled=True))
+        for text in found.notes():
+            console.print(text)
+        console.print(f"report: {page}", soft_wrap=True)
+    for one in found.failures:
+        shared.complain(
+            f"{one.column}, {one.row}, seed {one.seed} failed: {one.error}", shared.FAILED
+        )
+    return shared.FAILED if found.failures else 0
+
+
+def _list(args: Namespace) -> int:
+    """Every table and figure, and whether its data are here."""
+    from fedbridge.base.files import to_json
+    from fedbridge.experiments import catalogue
+
+    entries = [_described(name) for name in catalogue.names()]
+    if args.json:
+        return shared.say(to_json(entries))
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in ("name", "in the paper", "what it shows", "data"):
+        table.add_column(heading)
+    for entry in entries:
+        data = "generated" if not entry["data"] else "on disk"
+        if entry["missing"]:
+            data = f"fedbridge data fetch {' '.join(entry['missing'])}"
+        words = (entry["name"], entry["where"], entry["title"], data)
+        table.add_row(*map(Text, words))
+    shared.results().print(table)
+    return 0
+
+
+def _described(name: str) -> dict[str, Any]:
+    from fedbridge.experiments import catalogue
+    from fedbridge.workflows.reproduce import needed_data
+
+    experiment = catalogue.load(name)
+    needed = needed_data(experiment)
+    missing = [data for data, there in needed.items() if not there]
+    return {
+        "name": name,
+        "title": experiment.title,
+        "where": experiment.where,
+        "label": experiment.label,
+        "form": experiment.form,
+        "data": [*needed],
+        "missing": missing,
+        "on_disk": not missing,
+        "rounds": experiment.rounds,
+        "seeds": experiment.seeds,
+    }

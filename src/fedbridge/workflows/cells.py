@@ -1,0 +1,174 @@
+"""The runs of a table: each planned, all done in a few processes, several at once.
+
+A run that fails is a result too and does not stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import file_name
+from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
+from fedbridge.federation.needs import UnmetNeedError
+from fedbridge.runs.cell import CellSpec
+from fedbridge.runs.comparison import CellResult
+from fedbridge.workflows.run import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedbridge.federation.loop import RunResult
+    from fedbridge.runs.variant import Variant
+    from fedbridge.workflows.compared import Setting
+
+CellProgress = Callable[[float, int, str], object]
+"""Called with the cells done so far (a running one counts in part), all cells, and which ran."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a comparison, which lies in ``within``."""
+
+    setting: Setting
+    variant: Variant
+    seed: int
+    rounds: int
+    options: Mapping[str, Any]
+    within: Path | None
+    beside: str = ""
+
+    @property
+    def method(self) -> str:
+        """What is run."""
+        return self.variant.method
+
+    @property
+    def name(self) -> str:
+        """What to call the run in messages and in the file system; of a control, beside whom."""
+        return f"{self.setting.label}-{self.variant.folder}{self.beside}-{self.seed}"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is kept."""
+        return None if self.within is None else self.within / "cells" / file_name(self.name)
+
+    def spec(self, data_sha256: str | None = None) -> CellSpec:
+        """All that decides its result, which its key is made of."""
+        return CellSpec(
+            self.setting.task_name,
+            self.method,
+            self.seed,
+            self.rounds,
+            self.setting.target,
+            self.setting.options,
+            self.options,
+            data_sha256,
+        )
+
+    def go(self, tell: Tell, out: Path | None, **more: Any) -> RunResult:
+        """Run it, or go on with it in ``out``; the rounds are told."""
+        return run(
+            self.setting.load(self.seed),
+            self.method,
+            self.rounds,
+            self.seed,
+            out=out,
+            resume=True,
+            callbacks=[lambda line: tell(line["round"])],
+            **{**self.options, **more},
+        )
+
+    def result(
+        self, summary: Mapping[str, Any] | None, error: str | None = None, *, unmet: bool = False
+    ) -> CellResult:
+        """What became of it."""
+        folder = None if self.folder is None else f"cells/{self.folder.name}"
+        return CellResult(
+            self.setting.label, self.variant.name, self.seed, folder, summary, error, unmet
+        )
+
+    def attempt(self, work: Callable[[], Mapping[str, Any]]) -> CellResult:
+        """The summary that ``work`` makes of it, or why it makes none."""
+        try:
+            return self.result(work())
+        except FedbridgeError as error:
+            return self.result(None, str(error), unmet=isinstance(error, UnmetNeedError))
+        except Exception as error:
+            return self.result(None, f"{type(error).__name__}: {error}")
+
+
+Doing = Callable[..., CellResult]
+"""Does a planned run, called with it, with somebody to tell the rounds to, and more options."""
+
+
+def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
+    """Run a cell in its folder, or go on with it."""
+    return cell.attempt(lambda: cell.go(tell, cell.folder, **more).summary)
+
+
+@dataclass
+class Board:
+    """Where the runs of a table stand."""
+
+    cells: Sequence[PlannedRun]
+    progress: CellProgress | None
+    results: dict[int, CellResult] = field(default_factory=dict)
+    under_way: dict[int, float] = field(default_factory=dict)
+
+    def play(self, waiting: Sequence[int], options: Mapping[str, Any], do: Doing = run_one) -> None:
+        """Run these cells in their order, several at once if there are enough of them."""
+        processes = _processes(options)
+        if processes > 1 and len(waiting) >= processes:
+            # They are told numbers: tasks and networks that are here already are not sent.
+            work = partial(_run_alone, do, self.cells)
+            with closing(work_in_processes(work, waiting, processes)) as events:
+                for event in events:
+                    self._note(waiting[event.item], event)
+        else:
+            for number in waiting:
+                self.finish(number, do(self.cells[number], partial(self._told, number)))
+
+    def finish(self, index: int, result: CellResult) -> None:
+        """Take a result."""
+        self.results[index] = result
+        self.under_way.pop(index, None)
+        self._report(self.cells[index].name)
+
+    def _note(self, index: int, event: Event) -> None:
+        if event.kind == "told":
+            self._told(index, event.value)
+        elif event.kind == "done":
+            self.finish(index, event.value)
+        else:
+            reason = f"its process ended with code {event.value}"
+            self.finish(index, self.cells[index].result(None, reason))
+
+    def _told(self, index: int, round: object) -> None:
+        assert isinstance(round, int)
+        self.under_way[index] = max(0, round) / self.cells[index].rounds
+        self._report(self.cells[index].name)
+
+    def _report(self, name: str) -> None:
+        if self.progress is not None:
+            done = len(self.results) + sum(self.under_way.values())
+            self.progress(done, len(self.cells), name)
+
+
+def _run_alone(do: Doing, cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResult:
+    """Run a cell in one of several processes: it has one core and needs no workers."""
+    return do(cells[number], tell, workers=1)
+
+
+def _processes(options: Mapping[str, Any]) -> int:
+    """How many cells may run at once: one per core, or one at a time on another device."""
+    if options.get("device", "cpu") != "cpu":
+        return 1
+    workers = options.get("workers")
+    if isinstance(workers, int):
+        return workers
+    return core_count()

@@ -1,0 +1,372 @@
+"""Run a table or figure of the paper and set ours beside what it prints.
+
+The runs are kept by content: what decides a run's result makes the name of its file, so that
+tables which share runs share them, and a reproduction that was stopped goes on. Under ``fair``
+the controls that the paper lacks stand among the rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbridge import methods as known_methods
+from fedbridge._version import __version__
+from fedbridge.base.errors import DataError
+from fedbridge.base.files import parse_json, read_text, to_json, write_atomically
+from fedbridge.base.options import check_choice, check_whole
+from fedbridge.base.places import data_root, dataset_folder
+from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
+from fedbridge.data.store.catalogue import CATALOGUE
+from fedbridge.experiments import catalogue
+from fedbridge.experiments.catalogue import Row
+from fedbridge.experiments.reproduction import Outcome, Reproduction
+from fedbridge.federation.settings import MANY, NAMES
+from fedbridge.methods.controls import FIXED_BETA
+from fedbridge.runs.lock import folder_lock
+from fedbridge.runs.variant import ROUNDS, Variant
+from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
+from fedbridge.workflows.compare import MATCHED, step_of
+from fedbridge.workflows.compared import Setting, seeds_of
+from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fedbridge.base.processes import Tell
+    from fedbridge.experiments.catalogue import Column, Experiment
+    from fedbridge.federation.loop import RunResult
+    from fedbridge.runs.cell import CellSpec
+    from fedbridge.runs.comparison import CellResult
+
+PAPER = "paper"
+OUT = Path("runs") / "reproduce"
+CELLS = "cells"
+MOMENTS = "delta-errors"
+"""In the place of a method: no run, but what the Delta errors of a setting are made of."""
+TARGET_ONLY, ALONE = "target-only", "alone-logistic"
+DELTA_ERROR = "delta-error"
+WEIGHTS = {"resnet18": ("vlcs", "terra"), "resnet50": ("pacs", "office-home", "domainnet")}
+"""Pretrained weights that tasks begin with, unless a frozen backbone takes their place."""
+
+
+class MissingDataError(DataError):
+    """Data sets that an experiment needs are not on disk."""
+
+
+def reproduce(
+    name: str,
+    protocol: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    rounds: int | None = None,
+    *,
+    quick: bool = False,
+    out: str | Path | None = None,
+    progress: CellProgress | None = None,
+    workers: int | None = None,
+) -> Reproduction:
+    """Run a table or figure of the paper, or go on with it.
+
+    Args:
+        name: of ``fedbridge.experiments.catalogue.names()``, or the path of such a file.
+        protocol: ``paper``: its settings; ``fair``: the same for all, with controls.
+        seeds: how many, or which; the paper's number unless given.
+        rounds: of every run; the paper's unless given.
+        quick: the small form, a meaningful answer in minutes.
+        out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
+            beside it, in ``cells``, for every experiment whose folder is there.
+        progress: told how far it is.
+        workers: processes; one per core unless given.
+    """
+    experiment = load_experiment(name)
+    protocol = protocol or PAPER
+    check_choice("protocol", protocol, PROTOCOLS)
+    plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
+    check_data(plan.experiment)
+    folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
+    with folder_lock(folder):
+        return plan.go(CellCache(folder.parent / CELLS), progress, workers)
+
+
+def default_folder(name: str, protocol: str | None, *, quick: bool) -> Path:
+    """Where the results of an experiment go unless somebody says otherwise."""
+    other = [] if protocol in (None, PAPER) else [str(protocol)]
+    parts = [name, *other, *(["quick"] if quick else [])]
+    return OUT / "-".join(parts)
+
+
+def load_experiment(name: str) -> Experiment:
+    """An experiment by its name, or from a file of one's own."""
+    path = Path(name)
+    if path.suffix.lower() == catalogue.SUFFIX:
+        try:
+            return catalogue.read(path.stem, read_text(path))
+        except OSError as error:
+            raise DataError(f"Could not read the experiment in {name!r}: {error}.") from error
+    return catalogue.load(name)
+
+
+def needed_data(experiment: Experiment) -> dict[str, bool]:
+    """The data sets that an experiment reads, and whether each is on disk."""
+    columns = [column for column in experiment.columns if column.task]
+    tasks = {column.task for column in columns}
+    names = [entry.name for entry in CATALOGUE.values() if entry.layout and tasks & {*entry.tasks}]
+    deep = {column.task for column in columns if "backbone" not in column.options}
+    names += [weights for weights, its in WEIGHTS.items() if deep & {*its}]
+    return {name: dataset_folder(name, *CATALOGUE[name].other_names) is not None for name in names}
+
+
+def check_data(experiment: Experiment) -> None:
+    """Refuse to begin what cannot be finished: say what is not on disk, and how to get it."""
+    missing = [name for name, there in needed_data(experiment).items() if not there]
+    if missing:
+        raise MissingDataError(
+            f"Expected the data of {experiment.name} in {str(data_root())!r}, but "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there: run "
+            f"`fedbridge data fetch {' '.join(missing)}`, or set FEDBRIDGE_DATA to the folder that "
+            f"holds what you have."
+        )
+
+
+@dataclass(frozen=True)
+class CellCache:
+    """Results of finished runs, a file each, named by all that decides them."""
+
+    path: Path
+
+    def file(self, spec: CellSpec) -> Path:
+        """Where a run's result is, or will be."""
+        return self.path / f"{spec.key}.json"
+
+    def get(self, spec: CellSpec) -> dict[str, Any] | None:
+        """The summary of a run that is finished; a damaged file counts as none."""
+        try:
+            found = parse_json(read_text(self.file(spec)))
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(found, dict) and found.get("key") == spec.key
+        summary = found.get("summary") if whole else None
+        return summary if isinstance(summary, dict) else None
+
+    def put(self, spec: CellSpec, summary: Mapping[str, Any]) -> None:
+        """Keep a summary, in one line with what it is of."""
+        record = {"key": spec.key, "spec": spec.record, "summary": summary, "version": __version__}
+        write_atomically(self.file(spec), to_json(record) + "\n")
+
+
+@dataclass(frozen=True)
+class ReproducedRun(PlannedRun):
+    """One run of an experiment, whose settings a protocol decides."""
+
+    protocol: str = PAPER
+
+    def spec(self, data_sha256: str | None = None) -> CellSpec:
+        """All that decides its result: what the protocol says is spelt out."""
+        task, target = self.setting.task_name, self.setting.target
+        usual = (
+            {} if self.method == MOMENTS else run_options(self.protocol, task, target, self.method)
+        )
+        asked = {**data_options(self.protocol, task, target), **self.setting.options}
+        known = super().spec(data_sha256)
+        return replace(known, task_options=asked, options={**usual, **self.options})
+
+
+def run_cached(cache: CellCache, cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
+    """Run a cell and keep its summary, unless somebody has done so by now."""
+
+    def work() -> Mapping[str, Any]:
+        spec = cell.spec()
+        kept = cache.get(spec)
+        if kept is None:
+            kept = _summary(cell, cache.path / spec.key, tell, **more)
+            cache.put(spec, kept)
+        return kept
+
+    return cell.attempt(work)
+
+
+def _summary(cell: PlannedRun, room: Path, tell: Tell, **more: Any) -> dict[str, Any]:
+    """What is kept of a run: its summary, its weights over the rounds, and seconds a round.
+
+    On images a round takes seconds and a checkpoint milliseconds: such a run goes on where it was
+    stopped, in ``room``, which is gone in the end. Other runs take seconds as a whole.
+    """
+    if cell.method == MOMENTS:
+        return initial_moments(cell.setting.load(cell.seed), cell.seed)
+    shape = cell.setting.load(cell.seed).input_shape
+    result = cell.go(tell, room if len(shape) > 1 else None, **more)
+    shutil.rmtree(room, ignore_errors=True)
+    return {**result.summary, **_over_rounds(result)}
+
+
+def _over_rounds(result: RunResult) -> dict[str, Any]:
+    trained = [line for line in result.history if line["round"] >= 1]
+    times = ("seconds_train", "seconds_aggregate", "seconds_eval")
+    mean = {name: sum(line[name] or 0.0 for line in trained) / len(trained) for name in times}
+    betas = [line["beta"] for line in trained]
+    varies = any(beta != betas[0] for beta in betas)
+    return {**mean, "beta": betas if varies else betas[:1]}
+
+
+@dataclass(frozen=True)
+class ReproductionPlan:
+    """The runs of an experiment.
+
+    Attributes:
+        experiment: In the form that is run, with its controls.
+        protocol: Whose settings.
+        seeds: The seeds.
+        controls: Of a row, the row that takes the same steps without sources.
+    """
+
+    experiment: Experiment
+    protocol: str
+    seeds: tuple[int, ...]
+    controls: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        protocol: str,
+        seeds: int | Iterable[int] | None,
+        rounds: int | None,
+        *,
+        quick: bool,
+    ) -> ReproductionPlan:
+        """What is asked for; what is not said is the paper's."""
+        plan = experiment.in_quick_form() if quick else experiment
+        if protocol == FAIR and plan.rounds_fair is not None:
+            plan = replace(plan, rounds=plan.rounds_fair)
+        if rounds is not None:
+            check_whole(ROUNDS, rounds, least=1, most=MANY)
+            rows = tuple(replace(row, rounds=None) for row in plan.rows)
+            plan = replace(plan, rounds=rounds, rows=rows)
+        controls: dict[str, str] = {}
+        if protocol == FAIR and plan.form != "cost":
+            plan, controls = with_controls(plan)
+        return cls(plan, protocol, seeds_of(plan.seeds if seeds is None else seeds), controls)
+
+    def planned(self, row: Row, column: Column, seed: int) -> ReproducedRun:
+        """The run of a row in a column."""
+        assert row.method is not None
+        has = (*NAMES, *known_methods.options_of(row.method))
+        options = {name: value for name, value in column.run.items() if name in has}
+        rounds = self.experiment.rounds if row.rounds is None else row.rounds
+        return ReproducedRun(
+            self._setting(column),
+            Variant(row.method, {}, row.label),
+            seed,
+            rounds,
+            {**options, **row.options},
+            None,
+            protocol=self.protocol,
+        )
+
+    def _setting(self, column: Column) -> Setting:
+        own = {} if self.protocol == FAIR else {"protocol": self.protocol}
+        return Setting(column.key, column.task, column.target, {**column.options, **own})
+
+    def moments(self, column: Column, seed: int) -> ReproducedRun:
+        """What the Delta errors of a column are made of."""
+        about = Variant(MOMENTS)
+        return ReproducedRun(
+            self._setting(column), about, seed, 1, {}, None, protocol=self.protocol
+        )
+
+    def go(
+        self, cache: CellCache, progress: CellProgress | None, workers: int | None
+    ) -> Reproduction:
+        """Run what is open, seed by seed, and gather everything."""
+        columns = [column for column in self.experiment.columns if not column.mean]
+        rows = [row for row in self.experiment.rows if row.method is not None]
+        asked = [
+            (row, self.planned(row, column, seed))
+            for seed, column, row in product(self.seeds, columns, rows)
+        ]
+        predicted = [panel for panel in self.experiment.panels if panel.score == DELTA_ERROR]
+        places = [(c, s, self.moments(c, s)) for c, s in product(columns, self.seeds) if predicted]
+        every = [cell for _, cell in asked] + [cell for *_, cell in places]
+        found, kept = _played(every, cache, progress, workers)
+        outcomes = []
+        for row, cell in asked:
+            spec = cell.spec()
+            got = found[spec.key]
+            outcomes.append(
+                Outcome(
+                    *(row.label, cell.setting.label, cell.seed, spec),
+                    *(got.summary, got.error, got.unmet),
+                )
+            )
+        moments = {(c.key, s): found[cell.spec().key].summary for c, s, cell in places}
+        named = {label for panel in predicted for label in panel.rows}
+        deltas = {
+            (row.label, column.key): tuple(
+                delta_error_of(str(row.method), row.options, seen)
+                for seen in (moments[column.key, seed] for seed in self.seeds)
+                if seen is not None
+            )
+            for row, column in product(rows, columns)
+            if row.label in named
+        }
+        return Reproduction(
+            *(self.experiment, self.protocol, self.seeds, tuple(outcomes)),
+            *(self.controls, kept, deltas),
+        )
+
+
+def _played(
+    cells: Iterable[PlannedRun],
+    cache: CellCache,
+    progress: CellProgress | None,
+    workers: int | None,
+) -> tuple[dict[str, CellResult], int]:
+    """What became of these runs by their keys, each done once; and how many were done before."""
+    by_key = {cell.spec().key: cell for cell in cells}
+    board = Board(list(by_key.values()), progress)
+    for number, cell in enumerate(board.cells):
+        summary = cache.get(cell.spec())
+        if summary is not None:
+            board.results[number] = cell.result(summary)
+    kept = len(board.results)
+    waiting = [number for number in range(len(board.cells)) if number not in board.results]
+    how: dict[str, Any] = {} if workers is None else {"workers": workers}
+    board.play(waiting, how, partial(run_cached, cache, **how))
+    return {key: board.results[number] for number, key in enumerate(by_key)}, kept
+
+
+def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
+    """The experiment with the controls among its rows, and the control of every row.
+
+    The control of a row is the target alone with the row's own settings: with ``1 − β`` of the
+    step beside a fixed rule (``target-only-matched``), else ``target-only``.
+    """
+    controls: dict[str, str] = {}
+    added: list[tuple[dict[str, Any], Row]] = []
+    alone = Row("Target Only", TARGET_ONLY)
+    alone = next((r for r in experiment.rows if r.method == TARGET_ONLY and not r.options), alone)
+    for row in experiment.rows:
+        own = row.method in (TARGET_ONLY, MATCHED, ALONE)
+        if row.method is None or own or known_methods.is_bound(row.method):
+            continue
+        step = {k: v for k, v in step_of(Variant(row.method, row.options)).items() if k != ROUNDS}
+        if row.method not in FIXED_BETA:
+            step.pop("beta", None)
+            if not step and row.rounds == alone.rounds:
+                controls[row.label] = alone.label
+                continue
+        told = {**step, "fixed": row.method in FIXED_BETA, ROUNDS: row.rounds}
+        same = [control for steps, control in added if steps == told]
+        if not same:
+            label, match = f"Target Only, steps of {row.label}", {"match": row.method}
+            same = [Row(label, MATCHED, {**match, **step}, row.rounds)]
+            added.append((told, same[0]))
+        controls[row.label] = same[0].label
+    there = {row.method for row in experiment.rows}
+    general = [alone, Row("Linear model alone", ALONE)]
+    rows = [*(row for row in general if row.method not in there), *(row for _, row in added)]
+    return replace(experiment, rows=(*experiment.rows, *rows)), controls
