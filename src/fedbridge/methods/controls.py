@@ -162,7 +162,7 @@ class TargetOnlyMatched(RuleMethod):
     gains may be that shorter step and owe nothing to the sources; this control takes it too.
 
     Options:
-        match: the method whose step size is matched; only fixed ones are shorter than the target's (fedgp).
+        match: the method whose step size is matched (fedgp).
         beta: the trust of that method in the sources, one or one per source (0.5).
     """
 
