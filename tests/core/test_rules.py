@@ -698,3 +698,11 @@ class TestSortingNetwork:
 
     def test_nothing_to_compare_for_one_vector(self):
         assert list(comparators(1)) == list(comparators(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "option"), [("fedgp", "filter"), ("fedgp-auto", "filter"), ("fedgp-auto", "half_line")]
+)
+def test_a_switch_is_true_or_false(rule, option):
+    with pytest.raises(OptionError, match=f"`{option}` to be true or false"):
+        fb.aggregate(rule, T, S, sigma2=1.0, **{option: 3})

@@ -63,7 +63,9 @@ def test_every_rule_has_its_own_steps_in_the_papers_tables():
     assert steps("colored-mnist", "+80%", "target-only") == (1.0, 16)
     assert steps("office-home", "Art", "fedgp-auto") == (0.1, 64)
     assert steps("office-home", "Clipart", "fedgp-auto") == (0.5, 64)
-    assert data_options("paper", "colored-mnist") == {"n_target": 18}
+    assert data_options("paper", "colored-mnist", "+80%") == {"n_target": 18}
+    assert data_options("paper", "heart", "Cleveland") == {"split": "flamby", "n_target": 39}
+    assert data_options("paper", "heart", "va") == {"split": "flamby"}
 
 
 def test_what_is_given_wins_over_the_protocol():

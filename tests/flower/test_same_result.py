@@ -90,6 +90,23 @@ def test_models_with_buffers(method, policy, tmp_path):
     assert same_model(local.model, strategy.result.model)
 
 
+@pytest.mark.parametrize("method", ["recalibrate", "offset"])
+@pytest.mark.parametrize(
+    "options",
+    [{"warmup": 1, "participation": 0.5}, {"early_stopping": 2}, {"folds": 3, "dropout": 0.4}],
+    ids=lambda options: "-".join(options),
+)
+def test_a_last_layer_is_fitted_where_the_labels_are(method, options, tmp_path):
+    assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
+
+
+def test_only_the_fitted_model_and_the_choice_leave_a_target_that_refits(tmp_path):
+    _, grid = run_over_pretended_flower(blobs(), "offset", 2, tmp_path, **QUICK)
+    assert [kind for name, kind in grid.asked if name == "target"] == ["query", *["evaluate"] * 2]
+    sent = [content for name, kind, content in grid.sent if (name, kind) == ("target", "evaluate")]
+    assert all({*content} == {"site", "metrics", "arrays"} for content in sent)
+
+
 def test_regression(tmp_path):
     assert_same(both(line(), "fedda-joint", tmp_path))
 

@@ -11,10 +11,12 @@ from small import blobs, federation, line, method, same_model
 from torch.nn import functional
 
 import fedbridge as fb
+from fedbridge.federation.method import Record
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
 from fedbridge.methods.offset import STRENGTHS, shrunken_head
 from fedbridge.methods.recalibrate import INTERCEPT, NONE, PRIOR, SLOPE, recalibration
+from fedbridge.training.target_side import Decision
 
 QUICK = {"workers": 1, "model": "linear", "lr": 0.5, "batch_size": 50}
 
@@ -235,3 +237,13 @@ def test_rows_set_aside_for_validation_have_no_say(name):
     again = method(name, fed)
     again.run_round(1)
     assert torch.equal(made.state.parameters, again.state.parameters)
+
+
+def test_a_target_that_keeps_its_model_to_itself_leaves_the_sources_model_and_chooses_again():
+    fed = federation(blobs(), method="offset")
+    made = method("offset", fed)
+    made.run_round(1)
+    assert made.choice is not None
+    made._take(Decision(None, {"choice": "withheld", "losses": {}}), Record())
+    assert torch.equal(made.state.parameters, made.shared.parameters)
+    assert made.choice is None

@@ -25,7 +25,7 @@ from report_reading import (
 
 import fedbridge as fb
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.federation.settings import OBJECT_MODEL
+from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.report import ReportError, write_report
 
 EVIL = "<script>alert(1)</script>"

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.base.errors import NoiseUndefinedError, OptionError, ShapeError
-from fedbridge.base.options import check_choice, check_number
+from fedbridge.base.options import check_choice, check_flag, check_number
 from fedbridge.core.checks import check_beta
 from fedbridge.core.geometry import Geometry, divide
 from fedbridge.core.projections import RIDGE, nearest_in_cone, nearest_in_hull
@@ -177,7 +177,7 @@ def fedgp_auto(
     off_zero = (seen.target2[:, None] - sigma2).clamp(min=0.0)
     surviving = _delta(seen, delta)
     distance2 = surviving * off_line + (1.0 - surviving) * off_zero
-    if half_line:
+    if check_flag("half_line", half_line):
         distance2 = torch.where(seen.inner > 0, distance2, off_zero)
     beta = shrinkage(sigma2, sigma2 + distance2)
     return _mean_over_sources(geometry, beta, _reach(geometry, filter, projection))
@@ -379,6 +379,7 @@ def _mean_over_sources(geometry: Geometry, beta: Tensor, reach: Tensor | None) -
 
 def _reach(geometry: Geometry, filter: bool, projection: str) -> Tensor:
     """(K, N) the multiple of ``g_i`` that stands for the projection of ``ḡ`` on it."""
+    check_flag("filter", filter)
     check_choice("projection", projection, ("exact", "aligned-cosine"))
     exact = projection == "exact"
     reach = divide(geometry.inner, geometry.source2) if exact else geometry.cosine

@@ -191,7 +191,7 @@ def _load(
     known = _known_options(factory)
     _check_options(factory, options, f"task {str(name_or_path)!r}")
     protocol = cast("str", options.get(PROTOCOL, FAIR))
-    asked = data_options(protocol, str(name_or_path))
+    asked = data_options(protocol, str(name_or_path), target)
     left = {n: v for n, v in asked.items() if options.get(INSTEAD_OF.get(n, ""), None) is None}
     options = {**left, **options}
     own = {name: value for name, value in options.items() if name in known or name not in OF_ALL}

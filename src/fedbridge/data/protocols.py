@@ -44,7 +44,7 @@ class Entry:
     def is_for(self, task: str, target: str | None = None) -> bool:
         """Whether the entry has a say in a task, or in one with this target."""
         return (not self.tasks or task in self.tasks) and (
-            not self.targets or target in self.targets
+            not self.targets or (target or "").casefold() in map(str.casefold, self.targets)
         )
 
 
@@ -58,9 +58,9 @@ def entries(protocol: str) -> tuple[Entry, ...]:
     return tuple(Entry(**table) for table in tables)
 
 
-def data_options(protocol: str, task: str) -> dict[str, object]:
+def data_options(protocol: str, task: str, target: str | None) -> dict[str, object]:
     """Options with which a protocol loads a built-in task."""
-    asked = (entry.data for entry in entries(protocol) if entry.is_for(task))
+    asked = (entry.data for entry in entries(protocol) if entry.is_for(task, target))
     return {name: value for options in asked for name, value in options.items()}
 
 

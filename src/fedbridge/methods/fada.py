@@ -48,7 +48,9 @@ back their gradient once (both are counted in the bytes); a network would also h
 target's copy of the source's feature extractor up to date, which is not counted. Features can tell
 much about rows: this is weaker protection than sending models alone. The method is unsupervised:
 the target's labels are not used. Alignment takes for granted that the classes are as frequent at
-the target as at the sources, and can do harm where the shift is already small.
+the target as at the sources, and can do harm where the shift is already small: on digits (20
+rounds, seeds 0 and 1) it was 10 points above ``source-only`` for images turned by 30 degrees and 4
+below it for noisy ones, where with all weights at 0 it was within a point of it.
 
 Peng, Huang, Zhu, Saenko: Federated Adversarial Domain Adaptation, ICLR 2020.
 """
