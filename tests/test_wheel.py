@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from fedbridge.experiments import catalogue
+
 ROOT = Path(__file__).resolve().parent.parent
 
 USE_IT = """
 import json, torch, fedbridge as fb
+from fedbridge.experiments import catalogue
 found = fb.aggregate("fedgp", target=torch.tensor([4.0, 2.0]), sources=torch.tensor([[2.0, 0.0]]))
-print(json.dumps({"file": fb.__file__, "version": fb.__version__, "update": found.tolist()}))
+print(json.dumps({"file": fb.__file__, "version": fb.__version__, "update": found.tolist(),
+                  "tables": [catalogue.load(name).title for name in catalogue.names()]}))
 """
 
 
@@ -64,3 +68,4 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_repository(
     assert Path(seen["file"]).is_relative_to(environment)
     assert seen["version"] == wheel.name.split("-")[1]
     assert seen["update"] == [4.0, 1.0]
+    assert len(seen["tables"]) == len(catalogue.names()) > 30

@@ -61,6 +61,7 @@ def test_every_rule_has_its_own_steps_in_the_papers_tables():
     assert steps("cifar10-noise", "target", "fedda-auto") == (0.35, None)
     assert steps("colored-mnist", "+80%", "fedda-auto") == (0.5, 2)
     assert steps("colored-mnist", "+80%", "target-only") == (1.0, 16)
+    assert steps("colored-mnist-14", "-90%", "fedgp-auto") == (0.25, 2)
     assert steps("office-home", "Art", "fedgp-auto") == (0.1, 64)
     assert steps("office-home", "Clipart", "fedgp-auto") == (0.5, 64)
     assert data_options("paper", "colored-mnist", "+80%") == {"n_target": 18}

@@ -270,6 +270,15 @@ def test_the_matched_control_takes_the_rules_share_of_the_targets_step():
         torch.testing.assert_close(moved, step * alone.rows[0], rtol=1e-4, atol=1e-6)
 
 
+def test_the_matched_control_matches_fedgp_unless_it_is_told():
+    usual, told = (
+        fb.run(blobs(), "target-only-matched", **QUICK, **options)
+        for options in ({}, {"match": "fedgp", "beta": 0.5})
+    )
+    assert same_model(usual.model, told.model)
+    assert not same_model(usual.model, fb.run(blobs(), "target-only", **QUICK).model)
+
+
 def test_the_matched_control_weighs_sources_as_the_rule_does():
     task = blobs(sources=2, rows=10)
     site = task.sources[1]

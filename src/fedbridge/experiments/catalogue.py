@@ -34,7 +34,7 @@ that a file has only what a row or column needs beyond them. A file reads like t
     rounds = 150                        # where it differs
     paper = [71.09, nan]                # nan: not printed; left out: the paper prints no numbers
     spread = [0.5, nan]                 # the standard deviations that are printed
-    also = [{ where = "Table 16", paper = [71.93, nan] }]   # the same cells with other numbers
+    also = [{ where = "Table 16", paper = { "0.4" = 71.93 } }]   # other numbers for some columns
 
 A column may also have ``target``, ``group`` (a panel, or columns under one heading) and ``run``
 (options of the run, for all rows: the ``beta`` of an ablation). A map has ``[grid]`` instead of
@@ -96,7 +96,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Also:
-    """Other numbers for the same cells: ``where`` they stand, one per column."""
+    """Other numbers for the same cells: ``where`` they stand, one per column or NaN."""
 
     where: str
     paper: tuple[float, ...]
@@ -327,14 +327,27 @@ def _row(table: dict[str, object], columns: Sequence[Column], where: str) -> Row
     place = f"row {table.get('label')!r} of {where}"
     blank = [math.nan] * len(columns)
     filled = {**table, **{key: table.get(key) or blank for key in ("paper", "spread")}}
-    row = _record(Row, filled, place, {"also": _records(Also, table, "also", place)})
-    for values in (row.paper, row.spread, *(other.paper for other in row.also)):
+    others = [_also(other, columns, place) for other in _tables(table, "also", place)]
+    row = _record(Row, filled, place, {"also": tuple(others)})
+    for values in (row.paper, row.spread):
         if len(values) != len(columns):
             raise DataError(
                 f"Expected {len(columns)} numbers, one per column, in {place}, but got "
                 f"{len(values)}."
             )
     return row
+
+
+def _also(table: dict[str, object], columns: Sequence[Column], where: str) -> Also:
+    """Numbers by the keys of their columns, in the order of the columns."""
+    place, given = f"`also` of {where}", table.get("paper")
+    keys = [column.key for column in columns]
+    if not isinstance(given, dict) or not set(given) <= set(keys):
+        raise DataError(
+            f"Expected a table of columns ({', '.join(keys)}) as `paper` in {place}, but got "
+            f"{given!r}."
+        )
+    return _record(Also, {**table, "paper": [given.get(key, math.nan) for key in keys]}, place)
 
 
 def _tables(table: Mapping[str, object], key: str, where: str) -> list[dict[str, object]]:

@@ -162,7 +162,7 @@ class TargetOnlyMatched(RuleMethod):
     gains may be that shorter step and owe nothing to the sources; this control takes it too.
 
     Options:
-        match: the method whose step size is matched (auto).
+        match: the method whose step size is matched (fedgp).
         beta: the trust of that method in the sources, one or one per source (0.5).
     """
 
@@ -172,7 +172,7 @@ class TargetOnlyMatched(RuleMethod):
         from fedbridge.methods import class_of
 
         super().__init__(federation, {}, rules.get("target-only"))
-        self.match = str(options.get("match", "auto"))
+        self.match = str(options.get("match", FIXED_BETA[1]))
         class_of(self.match)  # an unknown name is an error
         beta = check_beta(options.get("beta", EQUAL_TRUST), federation.n_sources)
         counts = federation.sample_counts(range(federation.n_sources))[1:]
