@@ -62,14 +62,14 @@ def _show(found: Reproduction, out: Path, page: Path, args: Namespace) -> int:
     if args.json:
         shared.write_json({**found.to_json(), "out": str(out), "report": str(page)})
     else:
+        from fedbridge.experiments.tables import gain_tables, result_tables
         from fedbridge.report.tables import to_terminal
 
         console = shared.results()
         if found.kept:
             console.print(f"{found.kept} runs were finished before")
-        for table in (found.table(), found.gains()):
-            if table is not None:
-                console.print(to_terminal(table, styled=console.is_terminal, titled=True))
+        for table in (*result_tables(found), *gain_tables(found)):
+            console.print(to_terminal(table, styled=console.is_terminal, titled=True))
         for text in found.notes():
             console.print(text)
         console.print(f"report: {page}", soft_wrap=True)

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.values import for_file
-from fedbridge.report.tables import Cell, Table
-from fedbridge.report.tables import Column as Heading
 from fedbridge.runs.comparison import NO_ENTRY, mean_and_spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.experiments.catalogue import Column, Experiment, Row
-    from fedbridge.report.tables import Line
+    from fedbridge.experiments.catalogue import Column, Experiment, Panel, Row
     from fedbridge.runs.cell import CellSpec
 
+DELTA_ERROR = "delta-error"
 DIGITS = {"accuracy": 1, "beta": 3}
 """Shown after the point; of other scores, four."""
 UNITS = {
     "accuracy": "Test accuracy in percent, mean of the last rounds",
     "score": "Negative test loss, mean of the last rounds",
     "beta": "Weight β, mean over rounds and sources",
-    "seconds": "Seconds a round",
-    "delta-error": "Delta error at the initial parameters",
+    "seconds": "Seconds of aggregation in a round",
+    DELTA_ERROR: "Delta error at the initial parameters",
 }
 
 
@@ -115,6 +113,8 @@ class Reproduction:
         seeds: The seeds.
         outcomes: All runs, those of a cell that several rows share in each of them.
         controls: Of a row, the row that takes the same steps without sources, by labels.
+        quick: Whether it is the small form.
+        rounds: What somebody asked for instead of the experiment's own.
         kept: How many runs were found finished.
         deltas: Delta errors of the panels that show them: by row and column, one per seed.
     """
@@ -123,9 +123,11 @@ class Reproduction:
     protocol: str
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
-    controls: Mapping[str, str]
+    controls: Mapping[str, str] = field(default_factory=dict)
+    quick: bool = False
+    rounds: int | None = None
     kept: int = 0
-    deltas: Mapping[tuple[str, str], tuple[float, ...]] | None = None
+    deltas: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[Outcome]:
@@ -162,18 +164,19 @@ class Reproduction:
         }
         return {seed: value for seed, value in found.items() if value is not None}
 
-    def pair(self, row: Row, index: int) -> Pair:
-        """Ours and the paper's of a row in the column of this index.
+    def by_seed(self, row: str, index: int) -> dict[int, float]:
+        """The scores of a row in the column of this index; a mean's where all its columns are."""
+        columns = self.experiment.columns
+        if not columns[index].mean:
+            return self.scores(row, columns[index].key)
+        under = [c for c in columns[:index] if c.group == columns[index].group and not c.mean]
+        every = [self.scores(row, column.key) for column in under]
+        complete = [s for s in self.seeds if every and all(s in scores for scores in every)]
+        return {seed: fmean(scores[seed] for scores in every) for seed in complete}
 
-        A mean over columns is taken seed by seed, over those seeds that have all its columns.
-        """
-        column = self.experiment.columns[index]
-        if column.mean:
-            every = [self.scores(row.label, key) for key in self._under(index)]
-            complete = [s for s in self.seeds if all(s in scores for scores in every)]
-            scores = [fmean(one[seed] for one in every) for seed in complete if every]
-        else:
-            scores = list(self.scores(row.label, column.key).values())
+    def pair(self, row: Row, index: int) -> Pair:
+        """Ours and the paper's of a row in the column of this index."""
+        scores = list(self.by_seed(row.label, index).values())
         also = [(other.where, other.paper[index]) for other in row.also]
         return Pair(
             fmean(scores) if scores else None,
@@ -184,83 +187,27 @@ class Reproduction:
             tuple((where, value) for where, value in also if not math.isnan(value)),
         )
 
-    def _under(self, index: int) -> list[str]:
-        """The columns that a mean is of: those before it in its group."""
-        columns = self.experiment.columns
-        own = [c for c in columns[:index] if c.group == columns[index].group and not c.mean]
-        return [column.key for column in own]
-
-    def gain(self, row: str, column: Column) -> tuple[float, float | None] | None:
-        """What a row has over its control, seed by seed: mean and spread; None without one."""
+    def gain(self, row: str, index: int) -> Pair | None:
+        """What a row has over its control, seed by seed; None where there is no control."""
         control = self.controls.get(row)
-        if control is None or column.mean:
+        if control is None:
             return None
-        own, other = self.scores(row, column.key), self.scores(control, column.key)
+        own, other = self.by_seed(row, index), self.by_seed(control, index)
         apart = [own[seed] - other[seed] for seed in own if seed in other]
         if not apart:
             return None
-        return fmean(apart), stdev(apart) if len(apart) > 1 else None
+        return Pair(fmean(apart), stdev(apart) if len(apart) > 1 else None, len(apart), None)
 
-    def table(self) -> Table:
-        """Ours, the paper's and the difference, a row per method."""
-        columns = self.experiment.columns
-        beside = ("spread", "runs", "paper", "paper spread", "difference")
-        headings = [
-            Heading(c.key, "number", self.digits, beside=tuple(f"{c.key}: {b}" for b in beside))
-            for c in columns
-        ]
-        rows: list[Line] = []
-        for row in self.experiment.rows:
-            pairs = [self.pair(row, index) for index in range(len(columns))]
-            cells = [
-                Cell(
-                    pair.ours,
-                    pair.text(self.digits),
-                    beside=(
-                        pair.spread,
-                        pair.count,
-                        pair.paper,
-                        pair.paper_spread,
-                        pair.difference,
-                    ),
-                )
-                for pair in pairs
-            ]
-            rows.append((row.label, *cells))
-        return Table(
-            self.experiment.name,
-            f"{self.experiment.title}: ours (spread) | the paper's | difference",
-            (Heading("method"), *headings),
-            tuple(rows),
-            tuple(self.notes()),
-        )
-
-    def gains(self) -> Table | None:
-        """What every row has over its control; None where there are no controls."""
-        columns = [column for column in self.experiment.columns if not column.mean]
-        rows: list[Line] = []
-        for row in self.experiment.rows:
-            found = [self.gain(row.label, column) for column in columns]
-            if any(found):
-                cells = [
-                    Cell(None, NO_ENTRY)
-                    if gain is None
-                    else Cell(gain[0], _signed(*gain, self.digits), beside=(gain[1],))
-                    for gain in found
-                ]
-                rows.append((row.label, self.controls[row.label], *cells))
-        if not rows:
-            return None
-        headings = [
-            Heading(c.key, "number", self.digits, beside=(f"{c.key}: spread",)) for c in columns
-        ]
-        return Table(
-            f"{self.experiment.name}-gains",
-            "What each method has over the same steps without sources, seed by seed",
-            (Heading("method"), Heading("control"), *headings),
-            tuple(rows),
-            ("In brackets the standard deviation over seeds of the difference.",),
-        )
+    def winner(self, panel: Panel, column: Column) -> str | None:
+        """Who has the best mean over seeds in a cell of a map; None where somebody has none."""
+        if panel.score == DELTA_ERROR:
+            errors = {row: self.deltas.get((row, column.key), ()) for row in panel.rows}
+            means = {row: -fmean(values) for row, values in errors.items() if values}
+        else:
+            found = {row: self.scores(row, column.key, panel.score) for row in panel.rows}
+            means = {row: fmean(values.values()) for row, values in found.items() if values}
+        whole = len(means) == len(panel.rows)
+        return max(means, key=means.__getitem__) if whole else None
 
     def notes(self) -> list[str]:
         """What a reader must know to read the table."""
@@ -295,7 +242,7 @@ class Reproduction:
     def to_json(self) -> dict[str, Any]:
         """All of it for a program."""
         experiment = self.experiment
-        gains = self.gains()
+        columns = range(len(experiment.columns))
         return {
             "name": experiment.name,
             "title": experiment.title,
@@ -311,29 +258,24 @@ class Reproduction:
                     "row": row.label,
                     "method": row.method,
                     "control": self.controls.get(row.label),
-                    "cells": [_record(self.pair(row, k)) for k in range(len(experiment.columns))],
+                    "cells": [self._record(row, index) for index in columns],
                 }
                 for row in experiment.rows
             ],
-            "gains": None
-            if gains is None
-            else {
-                str(row[0]): [cell.value for cell in row[2:] if isinstance(cell, Cell)]
-                for row in gains.rows
-            },
             "runs": len(self.outcomes),
             "kept": self.kept,
             "failed": [f"{o.column}, {o.row}, seed {o.seed}: {o.error}" for o in self.failures],
+            "winners": {
+                panel.label: {c.key: self.winner(panel, c) for c in experiment.columns}
+                for panel in experiment.panels
+            },
             "notes": self.notes(),
         }
 
-
-def _record(pair: Pair) -> dict[str, Any]:
-    return {**vars(pair), "difference": pair.difference, "also": dict(pair.also)}
-
-
-def _signed(mean: float, spread: float | None, digits: int) -> str:
-    return f"{mean:+.{digits}f}" + ("" if spread is None else f" ({spread:.{digits}f})")
+    def _record(self, row: Row, index: int) -> dict[str, Any]:
+        pair, gain = self.pair(row, index), self.gain(row.label, index)
+        more = {"difference": pair.difference, "gain": None if gain is None else gain.ours}
+        return {**vars(pair), "also": dict(pair.also), **more}
 
 
 def _there(values: Sequence[float], index: int) -> float | None:
@@ -341,15 +283,18 @@ def _there(values: Sequence[float], index: int) -> float | None:
     return None if not values or math.isnan(values[index]) else values[index]
 
 
-def score_of(summary: Mapping[str, Any] | None, score: str) -> float | None:
+def weights_of(summary: Mapping[str, Any]) -> list[list[float | None]]:
+    """The weights of the sources in every round of a run; those that stay are kept once."""
+    kept = [line or [] for line in summary["beta"]]
+    return kept * summary["rounds"] if len(kept) == 1 else kept
+
+
+def score_of(summary: Mapping[str, Any], score: str) -> float | None:
     """A run's number of this kind."""
-    if summary is None:
-        return None
     if score == "beta":
-        weights = [w for line in summary["beta"] or [] for w in line if w is not None]
+        weights = [w for line in weights_of(summary) for w in line if w is not None]
         return fmean(weights) if weights else None
     if score == "seconds":
-        found: float = summary["seconds_train"] + summary["seconds_aggregate"]
-        return found
+        score = "seconds_aggregate"
     value: float | None = summary.get(score)
     return value

@@ -7,6 +7,8 @@ with a paper, and opened in ten years.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import ReportError
@@ -25,7 +27,7 @@ from fedbridge.runs.folder import RunFolder, RunFolderError
 from fedbridge.runs.record import RunRecord, Tested, read_run, write_tested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -37,6 +39,7 @@ __all__ = [
     "AllResultFiles",
     "ReportError",
     "ResultPages",
+    "figure_sheet",
     "keep_outputs",
     "read_page",
     "save_figures",
@@ -47,6 +50,8 @@ __all__ = [
 
 WIDTH, WIDE = 420, 640
 PADDING = 10
+SIZE = re.compile(r'\b(?:width|height)="([\d.]+)"')
+PART = re.compile(r'(\bid="|url\(#|href="#)')
 SCALE = 3
 """Pixels of a PNG per unit of the drawing: sharp in print."""
 
@@ -116,6 +121,28 @@ def save_figures(
             written.append(folder / f"{chart.key}.{suffix}")
             write_atomically(written[-1], content)
     return written
+
+
+def figure_sheet(charts: Sequence[Chart], columns: int = 3) -> str:
+    """Charts side by side as the panels of one SVG."""
+    # It starts a JavaScript engine, which nothing else needs.
+    import vl_convert
+
+    drawn = [vl_convert.vegalite_to_svg(paper_spec(chart)) for chart in charts]
+    sizes = [tuple(math.ceil(float(n)) for n in SIZE.findall(svg)[:2]) for svg in drawn]
+    lines = [range(k, min(k + columns, len(drawn))) for k in range(0, len(drawn), columns)]
+    panels, top, widest = [], 0, 0
+    for line in lines:
+        left = 0
+        for k in line:
+            # Names of parts are told apart: one file has them once.
+            own = PART.sub(rf"\g<1>p{k}-", drawn[k])
+            panels.append(own.replace("<svg ", f'<svg x="{left}" y="{top}" ', 1))
+            left += sizes[k][0]
+        widest, top = max(widest, left), top + max(sizes[k][1] for k in line)
+    space = "http://www.w3.org/2000/svg"
+    head = f'<svg xmlns="{space}" width="{widest}" height="{top}" viewBox="0 0 {widest} {top}">'
+    return "\n".join([head, *panels, "</svg>", ""])
 
 
 def paper_spec(chart: Chart) -> Spec:

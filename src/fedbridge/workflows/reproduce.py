@@ -24,7 +24,7 @@ from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import Row
-from fedbridge.experiments.reproduction import Outcome, Reproduction
+from fedbridge.experiments.reproduction import DELTA_ERROR, Outcome, Reproduction
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
@@ -49,7 +49,6 @@ CELLS = "cells"
 MOMENTS = "delta-errors"
 """In the place of a method: no run, but what the Delta errors of a setting are made of."""
 TARGET_ONLY, ALONE = "target-only", "alone-logistic"
-DELTA_ERROR = "delta-error"
 WEIGHTS = {"resnet18": ("vlcs", "terra"), "resnet50": ("pacs", "office-home", "domainnet")}
 """Pretrained weights that tasks begin with, unless a frozen backbone takes their place."""
 
@@ -221,12 +220,16 @@ class ReproductionPlan:
         protocol: Whose settings.
         seeds: The seeds.
         controls: Of a row, the row that takes the same steps without sources.
+        quick: Whether it is the small form.
+        rounds: What somebody asked for.
     """
 
     experiment: Experiment
     protocol: str
     seeds: tuple[int, ...]
     controls: Mapping[str, str]
+    quick: bool
+    rounds: int | None
 
     @classmethod
     def of(
@@ -249,7 +252,8 @@ class ReproductionPlan:
         controls: dict[str, str] = {}
         if protocol == FAIR and plan.form != "cost":
             plan, controls = with_controls(plan)
-        return cls(plan, protocol, seeds_of(plan.seeds if seeds is None else seeds), controls)
+        which = seeds_of(plan.seeds if seeds is None else seeds)
+        return cls(plan, protocol, which, controls, quick, rounds)
 
     def planned(self, row: Row, column: Column, seed: int) -> ReproducedRun:
         """The run of a row in a column."""
@@ -314,8 +318,15 @@ class ReproductionPlan:
             if row.label in named
         }
         return Reproduction(
-            *(self.experiment, self.protocol, self.seeds, tuple(outcomes)),
-            *(self.controls, kept, deltas),
+            self.experiment,
+            self.protocol,
+            self.seeds,
+            tuple(outcomes),
+            self.controls,
+            quick=self.quick,
+            rounds=self.rounds,
+            kept=kept,
+            deltas=deltas,
         )
 
 

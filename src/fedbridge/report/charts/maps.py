@@ -8,6 +8,7 @@ the settings of a comparison coloured by the method that won there.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +19,7 @@ from fedbridge.report import charts
 from fedbridge.report.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 STEPS, FINE = 40, 400
 BETA = 0.5
@@ -233,3 +234,52 @@ def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
     free = iter([style for style in charts.PALETTE if style not in GROUND.values()])
     known = {**GROUND, mine: charts.INK}
     return {winner: known.get(winner) or next(free, charts.REST) for winner in winners}
+
+
+def winner_grid(
+    key: str,
+    title: str,
+    won: Mapping[tuple[float, float], str | None],
+    looks: Mapping[str, str],
+    *,
+    labels: tuple[str, str],
+) -> charts.Chart | None:
+    """A square for every ``(x, y)`` in the colour of who won there; None when nobody did.
+
+    Values stand at equal distances, as in the paper's figure. ``looks`` has the styles of all who
+    compete, ``labels`` says what x and y are.
+    """
+    there = {place: name for place, name in won.items() if name is not None}
+    if not there:
+        return None
+    across, up = (sorted({place[axis] for place in won}) for axis in (0, 1))
+    data: dict[str, charts.Columns] = {
+        "values": {
+            "x": [charts.short(x) for x, _ in there],
+            "y": [charts.short(y) for _, y in there],
+            "won": list(there.values()),
+        }
+    }
+    squares = charts.layer(
+        charts.mark("rect", stroke=charts.colour("card"), strokeWidth=1),
+        x=_steps("x", labels[0], across),
+        y=_steps("y", labels[1], list(reversed(up))),
+        color=charts.by_name(
+            "won",
+            {name: charts.colour(look) for name, look in looks.items()},
+            legend={"title": None, "symbolType": "square", "columns": 2},
+        ),
+        tooltip=charts.told_fields(("won", "best"), ("x", labels[0]), ("y", labels[1])),
+    )
+    counts = Counter(there.values()).most_common()
+    told = ", ".join(f"{name} in {count}" for name, count in counts)
+    return charts.Chart(
+        key, title, charts.drawing(squares, height=260), data, told=f"Best of {len(there)}: {told}."
+    )
+
+
+def _steps(field: str, title: str, values: Sequence[float]) -> charts.Spec:
+    """An axis of single values in their order."""
+    axis = {"grid": False, "labelAngle": 0}
+    sort = [charts.short(value) for value in values]
+    return {"field": field, "type": "ordinal", "title": title, "sort": sort, "axis": axis}
