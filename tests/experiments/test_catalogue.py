@@ -132,6 +132,12 @@ def test_a_mean_stays_where_all_of_its_columns_do():
     assert [row.label for row in found.rows] == ["FedDA"]
 
 
+def test_a_round_that_is_six_steps_counts_as_six():
+    whole = load("rbf-map")
+    for form in (whole, whole.in_quick_form()):
+        assert form.rounds == 6 * form.rounds_fair
+
+
 def test_a_map_has_every_x_with_every_y():
     found = load("rbf-map")
     assert len(found.columns) == 81

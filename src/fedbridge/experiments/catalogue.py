@@ -16,7 +16,7 @@ that a file has only what a row or column needs beyond them. A file reads like t
     notes = ["..."]                     # what a reader must know to compare
     columns = [                         # one setting each; numbers stand in this order
         { label = "0.4", x = 0.4, task = "fashion-noise", options = { noise = 0.4 } },
-        { label = "Avg", mean = true },  # the mean of the columns before it in its group
+        { label = "Avg", mean = true },  # the mean of the others in its group
     ]
 
     [quick]                             # a meaningful answer in minutes
@@ -65,7 +65,7 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class Column:
-    """One setting: a task, or the mean of the settings before it in its group.
+    """One setting: a task, or the mean of the other settings in its group.
 
     Attributes:
         label: As the paper heads it.
@@ -145,6 +145,7 @@ class Quick:
 
     Attributes:
         rounds, seeds: How many.
+        rounds_fair: Under ``protocol="fair"``, where a round is something else.
         columns: Keys of the columns that stay.
         rows: Labels of the rows that stay.
         tasks: Smaller tasks in the place of others.
@@ -153,6 +154,7 @@ class Quick:
 
     rounds: int
     seeds: int
+    rounds_fair: int | None = None
     columns: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     tasks: Mapping[str, object] = field(default_factory=dict)
@@ -218,20 +220,20 @@ class Experiment:
                 task=str(quick.tasks.get(column.task, column.task)),
                 options=column.options if column.mean else {**column.options, **quick.options},
             )
-            for column in _where(stay, self.columns)
+            for column in _kept(stay, self.columns)
         ]
         rows = [row for row in self.rows if row.label in (quick.rows or (row.label,))]
         return replace(
             self,
             rounds=quick.rounds,
-            rounds_fair=None,
+            rounds_fair=quick.rounds_fair,
             seeds=quick.seeds,
             columns=tuple(columns),
             rows=tuple(_with_columns(row, stay) for row in rows),
         )
 
 
-def _where(stay: Sequence[bool], values: Sequence[Kind]) -> tuple[Kind, ...]:
+def _kept(stay: Sequence[bool], values: Sequence[Kind]) -> tuple[Kind, ...]:
     return tuple(value for value, stays in zip(values, stay, strict=True) if stays)
 
 
@@ -240,9 +242,9 @@ def _with_columns(row: Row, stay: Sequence[bool]) -> Row:
     return replace(
         row,
         rounds=None,
-        paper=_where(stay, row.paper),
-        spread=_where(stay, row.spread),
-        also=tuple(replace(other, paper=_where(stay, other.paper)) for other in row.also),
+        paper=_kept(stay, row.paper),
+        spread=_kept(stay, row.spread),
+        also=tuple(replace(other, paper=_kept(stay, other.paper)) for other in row.also),
     )
 
 
@@ -282,12 +284,13 @@ def read(name: str, text: str) -> Experiment:
     columns = _records(Column, table, "columns", where)
     rows = [_row(row, columns, where) for row in _tables(table, "rows", where)]
     own = {
+        "name": name,
         "columns": columns,
         "rows": tuple(rows),
         "panels": _records(Panel, table, "panels", where),
         "quick": _record(Quick, table.get("quick"), f"[quick] of {where}"),
     }
-    experiment = _record(Experiment, {**table, "name": name}, where, own)
+    experiment = _record(Experiment, table, where, own)
     _check(experiment, where)
     return experiment
 
