@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
     from fedbridge.experiments.reproduction import Reproduction
 
+ALL = "all"
+
 
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
     parser = shared.add_command(commands, "reproduce", reproduce_command)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="see --list; or a file FILE.toml")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="see --list; all; or FILE.toml")
     parser.add_argument("--list", action="store_true", help="name every table and figure")
     parser.add_argument(
         "--protocol", help="paper: its settings (default); fair: the same for all, with controls"
@@ -25,6 +27,12 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("--seeds", type=shared.seeds, help="how many, or a list 0,1,2")
     parser.add_argument("--rounds", type=int, help="rounds of every run")
     parser.add_argument("--quick", action="store_true", help="a meaningful answer in minutes")
+    parser.add_argument(
+        "--columns",
+        action="append",
+        metavar="PATTERN",
+        help="only these settings, as 'Fashion*'; may be repeated",
+    )
     shared.add_output(parser, "runs/reproduce/<name>")
 
 
@@ -36,33 +44,70 @@ def reproduce_command(args: Namespace) -> int:
         raise shared.UsageError(
             "Expected the name of a table or figure: `fedbridge reproduce --list` has them all."
         )
+    return _all(args) if args.name == ALL else _show(*_reproduced(args.name, args.out, args), args)
+
+
+def _reproduced(name: str, out: Path | None, args: Namespace) -> tuple[Reproduction, Path]:
+    """Run one of them and write its files; what was found, and where it is."""
     with shared.results_only(args):
         from fedbridge.experiments.page import write_results
         from fedbridge.workflows.reproduce import default_folder, load_experiment, reproduce
 
-        name = load_experiment(args.name).name
-        out = args.out or default_folder(name, args.protocol, quick=args.quick)
+        known = load_experiment(name).name
+        out = out or default_folder(known, args.protocol, quick=args.quick)
         with compare_progress(quiet=args.quiet or args.json) as update:
             found = reproduce(
-                args.name,
+                name,
                 args.protocol,
                 args.seeds,
                 args.rounds,
                 quick=args.quick,
+                columns=args.columns,
                 out=out,
                 progress=update,
                 workers=args.workers,
             )
-        page = write_results(found, out)
-    return _show(found, out, page, args)
+        write_results(found, out)
+    return found, out
 
 
-def _show(found: Reproduction, out: Path, page: Path, args: Namespace) -> int:
-    """Table, notes and failures; returns the exit status."""
+def _all(args: Namespace) -> int:
+    """Everything that there are data for, one after the other."""
+    from fedbridge.experiments import catalogue
+    from fedbridge.workflows.reproduce import MissingDataError
+
+    done, left_out, status = [], {}, 0
+    for name in catalogue.names():
+        try:
+            found, out = _reproduced(name, args.out and args.out / name, args)
+        except MissingDataError as error:
+            left_out[name] = str(error)
+            shared.complain(f"{name} is left out: {error}", shared.FAILED)
+            continue
+        done.append(_record(found, out))
+        status = max(status, _told(found, out, args))
     if args.json:
-        shared.write_json({**found.to_json(), "out": str(out), "report": str(page)})
-    else:
+        shared.write_json({"reproductions": done, "left_out": left_out})
+    return status
+
+
+def _show(found: Reproduction, out: Path, args: Namespace) -> int:
+    if args.json:
+        shared.write_json(_record(found, out))
+    return _told(found, out, args)
+
+
+def _record(found: Reproduction, out: Path) -> dict[str, Any]:
+    from fedbridge.report.page import REPORT_FILE
+
+    return {**found.to_json(), "out": str(out), "report": str(out / REPORT_FILE)}
+
+
+def _told(found: Reproduction, out: Path, args: Namespace) -> int:
+    """Tables and notes, where no program reads, and failures; returns the exit status."""
+    if not args.json:
         from fedbridge.experiments.tables import gain_tables, result_tables
+        from fedbridge.report.page import REPORT_FILE
         from fedbridge.report.tables import to_terminal
 
         console = shared.results()
@@ -72,7 +117,7 @@ def _show(found: Reproduction, out: Path, page: Path, args: Namespace) -> int:
             console.print(to_terminal(table, styled=console.is_terminal, titled=True))
         for text in found.notes():
             console.print(text)
-        console.print(f"report: {page}", soft_wrap=True)
+        console.print(f"report: {out / REPORT_FILE}", soft_wrap=True)
     for one in found.failures:
         shared.complain(
             f"{one.column}, {one.row}, seed {one.seed} failed: {one.error}", shared.FAILED

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.values import for_file
+from fedbridge.report.text import counted
 from fedbridge.runs.comparison import NO_ENTRY, mean_and_spread
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Reproduction:
         columns = self.experiment.columns
         if not columns[index].mean:
             return self.scores(row, columns[index].key)
-        under = [c for c in columns[:index] if c.group == columns[index].group and not c.mean]
+        under = [c for c in columns if c.group == columns[index].group and not c.mean]
         every = [self.scores(row, column.key) for column in under]
         complete = [s for s in self.seeds if every and all(s in scores for scores in every)]
         return {seed: fmean(scores[seed] for scores in every) for seed in complete}
@@ -212,14 +213,13 @@ class Reproduction:
     def notes(self) -> list[str]:
         """What a reader must know to read the table."""
         experiment = self.experiment
-        seeds, rounds = len(self.seeds), experiment.rounds
-        notes = [
-            (
-                f"{experiment.where}. Protocol {self.protocol}, {rounds} rounds, {seeds} seed"
-                f"{'' if seeds == 1 else 's'}: ours with the standard deviation over seeds in "
-                f"brackets | the paper's | ours minus the paper's. {UNITS[experiment.score]}."
-            )
-        ]
+        rounds = experiment.rounds
+        how = (
+            f"{experiment.where}; protocol {self.protocol}, {counted(rounds, 'round')}, "
+            f"{counted(len(self.seeds), 'seed')}. {UNITS[experiment.score]}: ours, in brackets the "
+            f"standard deviation over seeds | the paper's | ours minus the paper's."
+        )
+        notes = [how]
         notes += [
             f"{row.label}: {row.rounds} rounds."
             for row in experiment.rows

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods as known_methods
 from fedbridge._version import __version__
-from fedbridge.base.errors import DataError
+from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.files import parse_json, read_text, to_json, write_atomically
 from fedbridge.base.options import check_choice, check_whole
 from fedbridge.base.places import data_root, dataset_folder
@@ -35,7 +36,7 @@ from fedbridge.workflows.compared import Setting, seeds_of
 from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.base.processes import Tell
     from fedbridge.experiments.catalogue import Column, Experiment
@@ -64,6 +65,7 @@ def reproduce(
     rounds: int | None = None,
     *,
     quick: bool = False,
+    columns: Iterable[str] | None = None,
     out: str | Path | None = None,
     progress: CellProgress | None = None,
     workers: int | None = None,
@@ -76,12 +78,15 @@ def reproduce(
         seeds: how many, or which; the paper's number unless given.
         rounds: of every run; the paper's unless given.
         quick: the small form, a meaningful answer in minutes.
+        columns: only those settings whose names fit one of these patterns, as ``Fashion*``.
         out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
             beside it, in ``cells``, for every experiment whose folder is there.
         progress: told how far it is.
         workers: processes; one per core unless given.
     """
     experiment = load_experiment(name)
+    if columns is not None:
+        experiment = only_columns(experiment, columns)
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
     plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
@@ -109,6 +114,37 @@ def load_experiment(name: str) -> Experiment:
     return catalogue.load(name)
 
 
+def only_columns(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
+    """The experiment with the columns that fit a pattern; a mean needs all of its group."""
+    wanted = tuple(patterns)
+    keys = [column.key for column in experiment.columns]
+    fits = [any(fnmatchcase(key, pattern) for pattern in wanted) for key in keys]
+    cut = {c.group for c, fit in zip(experiment.columns, fits, strict=True) if not (c.mean or fit)}
+    stay = [
+        column.group not in cut if column.mean else fit
+        for column, fit in zip(experiment.columns, fits, strict=True)
+    ]
+    if not any(stay):
+        raise OptionError(
+            f"Expected `columns` of {experiment.name}, but {', '.join(wanted)} fits none of: "
+            f"{', '.join(keys)}."
+        )
+    left = {key for key, stays in zip(keys, stay, strict=True) if stays}
+    few = tuple(key for key in experiment.quick.columns if key in left)
+    return replace(
+        experiment,
+        columns=tuple(compress(experiment.columns, stay)),
+        rows=tuple(_with_columns(row, stay) for row in experiment.rows),
+        quick=replace(experiment.quick, columns=few),
+    )
+
+
+def _with_columns(row: Row, stay: Sequence[bool]) -> Row:
+    also = [replace(other, paper=tuple(compress(other.paper, stay))) for other in row.also]
+    paper, spread = (tuple(compress(values, stay)) for values in (row.paper, row.spread))
+    return replace(row, paper=paper, spread=spread, also=tuple(also))
+
+
 def needed_data(experiment: Experiment) -> dict[str, bool]:
     """The data sets that an experiment reads, and whether each is on disk."""
     columns = [column for column in experiment.columns if column.task]
@@ -127,7 +163,7 @@ def check_data(experiment: Experiment) -> None:
             f"Expected the data of {experiment.name} in {str(data_root())!r}, but "
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there: run "
             f"`fedbridge data fetch {' '.join(missing)}`, or set FEDBRIDGE_DATA to the folder that "
-            f"holds what you have."
+            f"holds them; --columns takes the part of a table that has data."
         )
 
 
