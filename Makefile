@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deploy fuzz lint bench clean
+.PHONY: help demo reproduce-quick test test-deploy fuzz lint bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedbridge needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
 	$(BIN)/fedbridge demo
+
+reproduce-quick: $(READY)  ## the paper's tables and figures in small, as far as their data are on disk
+	$(BIN)/fedbridge reproduce all --quick
 
 test: lint  ## lint, types and the whole test suite, on all cores
 	$(BIN)/python -m pytest -n auto --dist loadfile

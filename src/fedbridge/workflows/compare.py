@@ -67,12 +67,12 @@ class ComparisonPlan:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        _check_distinct("settings", [setting.label for setting in self.settings])
-        _check_distinct("seeds", self.seeds)
+        check_distinct("settings", [setting.label for setting in self.settings])
+        check_distinct("seeds", self.seeds)
         check_whole("rounds", self.rounds, least=1, most=MANY)
         for variant in self.variants:
             _check_variant(variant)
-        _check_distinct("methods", self.methods)
+        check_distinct("methods", self.methods)
         _check_different(self.variants)
         known = dict.fromkeys(known_options(self.variants))
         for options in (self.options, *(setting.run for setting in self.settings)):
@@ -397,7 +397,8 @@ def _check_folders(cells: Sequence[PlannedRun]) -> None:
             )
 
 
-def _check_distinct(what: str, values: Sequence[object]) -> None:
+def check_distinct(what: str, values: Sequence[object]) -> None:
+    """Refuse an empty list and one with something twice."""
     if not values:
         raise OptionError(f"Expected at least one of `{what}`, but got none.")
     repeated = sorted({str(value) for value in values if values.count(value) > 1})

@@ -31,7 +31,7 @@ from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.variant import ROUNDS, Variant
 from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
-from fedbridge.workflows.compare import MATCHED, step_of
+from fedbridge.workflows.compare import MATCHED, check_distinct, step_of
 from fedbridge.workflows.compared import Setting, seeds_of
 from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
 
@@ -289,6 +289,7 @@ class ReproductionPlan:
         if protocol == FAIR and plan.form != "cost":
             plan, controls = with_controls(plan)
         which = seeds_of(plan.seeds if seeds is None else seeds)
+        check_distinct("seeds", which)
         return cls(plan, protocol, which, controls, quick, rounds)
 
     def planned(self, row: Row, column: Column, seed: int) -> ReproducedRun:
