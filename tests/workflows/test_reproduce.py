@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from statistics import mean, stdev
 
 import pytest
@@ -19,6 +20,7 @@ from fedbridge.experiments.tables import (
     long_table,
     result_tables,
 )
+from fedbridge.report import figure_sheet
 from fedbridge.report.tables import to_csv, to_markdown
 from fedbridge.runs.cell import CellSpec
 from fedbridge.workflows import reproduce as module
@@ -242,6 +244,14 @@ class TestFigures:
         assert charts[0].data["values"]["won"] == ["S", "T", "T", "T"]
         table = result_tables(self.found)[0]
         assert table.rows == (("20", "T", "T"), ("10", "S", "T")), "samples from the top down"
+
+    def test_the_panels_are_one_drawing_whose_parts_have_names_of_their_own(self):
+        svg = figure_sheet(figure(self.found))
+        assert all(words in svg for words in ("(a) errors", "(b) tests", "distance", "samples"))
+        names = re.findall(r'\bid="([^"]+)"', svg)
+        assert len(names) == len(set(names))
+        left = [int(x) for x in re.findall(r'<svg x="(\d+)" y="0"', svg)]
+        assert left[0] == 0 < left[1], "side by side"
 
     def test_a_cell_without_all_results_has_no_winner(self):
         found = map_of({"S": [-1.0] * 4}, {})
