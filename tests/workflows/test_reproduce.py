@@ -496,6 +496,35 @@ class TestRunning:
         wanted = {"accuracy", "score", "accuracy_last", "seconds", "bytes_up", "seconds_train"}
         assert wanted <= set(record["summary"])
 
+    def test_a_file_of_results_stands_for_its_runs(self, file, tmp_path, monkeypatch):
+        first = reproduce(file(), out=tmp_path / "r" / "small", workers=1, columns=["0.2"])
+        write_results(first, tmp_path / "r" / "small")
+        kept = tmp_path / "r" / "small" / "results.jsonl"
+        lines = kept.read_text().splitlines()
+        old = json.loads(lines[0])
+        old["settings"]["seed"], old["accuracy"] = 1, 99.0  # its key is that of seed 0
+        kept.write_text("\n".join([json.dumps(old), *lines, '{"key": "none"}']))
+        monkeypatch.setattr(module.PlannedRun, "go", lambda *_, **__: pytest.fail("ran again"))
+        again = reproduce(
+            file(), out=tmp_path / "new" / "small", seeds=2, results=kept, finished=True
+        )
+        assert again.kept == 1
+        assert again.scores("FedDA", "0.2") == first.scores("FedDA", "0.2")
+        assert again.notes()[-1] == "3 of 4 runs failed or are not finished."
+        assert (again.failures, len(again.finished)) == ([], 1)
+        write_results(again, tmp_path / "new" / "small")
+        assert (tmp_path / "new" / "small" / "results.jsonl").read_text().splitlines() == lines
+
+    def test_results_that_cannot_be_read(self, file, tmp_path):
+        (tmp_path / "bad").write_text("{")
+        with pytest.raises(DataError, match="a JSON object per line"):
+            reproduce(file(), out=tmp_path / "r" / "s", results=tmp_path / "bad")
+
+    def test_tasks_of_ones_own_are_refused(self, file, tmp_path):
+        text = SMALL.replace('task = "digits-noise"', 'task = "mine.csv"')
+        with pytest.raises(OptionError, match=r"built-in tasks.*'mine\.csv'"):
+            reproduce(file(text), out=tmp_path / "r" / "s")
+
     def test_runs_on_images_go_on_within_a_run(self, file, tmp_path, monkeypatch):
         rooms = []
         whole = module.PlannedRun.go
@@ -629,6 +658,11 @@ y = { option = "n_target", values = [20] }
         assert found.winner(found.experiment.panels[0], found.experiment.columns[0]) == "S"
         again = reproduce(file(text), out=tmp_path / "r" / "map", workers=1)
         assert again.kept == 3
+        write_results(again, tmp_path / "r" / "map")
+        lines = tmp_path / "r" / "map" / "results.jsonl"
+        moved = reproduce(file(text), out=tmp_path / "new" / "map", results=lines, finished=True)
+        assert moved.kept == 3
+        assert moved.deltas == again.deltas
 
 
 def test_a_cache_that_holds_another_run_is_not_believed(tmp_path):

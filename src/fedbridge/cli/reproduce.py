@@ -33,6 +33,15 @@ def add(commands: shared.Commands) -> None:
         metavar="PATTERN",
         help="only these settings, as 'Fashion*'; may be repeated",
     )
+    parser.add_argument(
+        "--finished", action="store_true", help="show what is finished and run nothing"
+    )
+    parser.add_argument(
+        "--results",
+        type=shared.place,
+        metavar="FILE",
+        help="a results.jsonl whose runs need not be done again",
+    )
     shared.add_output(parser, "runs/reproduce/<name>")
 
 
@@ -64,6 +73,8 @@ def _reproduced(name: str, out: Path | None, args: Namespace) -> tuple[Reproduct
                 quick=args.quick,
                 columns=args.columns,
                 out=out,
+                results=args.results,
+                finished=args.finished,
                 progress=update,
                 workers=args.workers,
             )

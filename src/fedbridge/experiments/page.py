@@ -42,7 +42,8 @@ def write_results(found: Reproduction, out: Path) -> Path:
     ``results.jsonl`` has a line per run, ``table.csv`` a line per cell, ``table.md`` and
     ``table.tex`` the table, ``figure.svg`` the figure and ``report.html`` all of it.
     """
-    lines = [to_json(one.to_json()) + "\n" for one in found.finished]
+    every = (*found.finished, *found.moments)
+    lines = [to_json(one.to_json()) + "\n" for one in every]
     write_atomically(out / RESULTS, "".join(lines))
     write_atomically(out / "table.csv", to_csv(long_table(found)))
     tables = [*result_tables(found), *gain_tables(found)]

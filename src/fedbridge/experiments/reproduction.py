@@ -8,17 +8,24 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.base.errors import OptionError
 from fedbridge.base.values import for_file
 from fedbridge.report.text import counted
+from fedbridge.runs.cell import CellSpec
 from fedbridge.runs.comparison import NO_ENTRY, mean_and_spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fedbridge.experiments.catalogue import Column, Experiment, Panel, Row
-    from fedbridge.runs.cell import CellSpec
 
 DELTA_ERROR = "delta-error"
+KEPT = (
+    *("accuracy", "score", "accuracy_last", "n_test", "n_target", "parameters", "rounds"),
+    *("seconds", "seconds_train", "seconds_aggregate", "bytes_up", "bytes_down"),
+    *("sources", "beta", "sigma2", "d2", "tau2_d2", "along", "version"),
+)
+"""What a line of ``results.jsonl`` has of a summary: all that tables and figures are made of."""
 DIGITS = {"accuracy": 1, "beta": 3}
 """Shown after the point; of other scores, four."""
 UNITS = {
@@ -89,19 +96,41 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``results.jsonl``: the result with seed, settings and version."""
-        summary = dict(self.summary or {})
-        kept = ("accuracy", "score", "accuracy_last", "n_test", "n_target", "parameters")
-        costs = ("seconds", "seconds_train", "seconds_aggregate", "bytes_up", "bytes_down")
-        plain = {name: summary.get(name) for name in (*kept, *costs, "version")}
+        summary = self.summary or {}
         return {
             "row": self.row,
             "column": self.column,
             "seed": self.seed,
-            **plain,
-            **({} if self.error is None else {"error": self.error}),
+            **{name: _short(summary[name]) for name in KEPT if name in summary},
             "key": self.spec.key,
             "settings": for_file(self.spec.record),
         }
+
+
+def _short(value: Any) -> Any:
+    """A weight with the digits that a figure can show; anything else as it is."""
+    if isinstance(value, list):
+        return [
+            [None if w is None else float(f"{w:.4g}") for w in part]
+            if isinstance(part, list)
+            else part
+            for part in value
+        ]
+    return value
+
+
+def summary_of(line: Mapping[str, Any]) -> tuple[CellSpec, dict[str, Any]] | None:
+    """The run that a line of ``results.jsonl`` is of, and what came out; None if it is no such.
+
+    Lines of an earlier generation of the code are none: their results may be others now.
+    """
+    try:
+        given = {k: v for k, v in line["settings"].items() if k != "generation"}
+        spec = CellSpec(**given)
+        same = bool(spec.key == line["key"])
+    except (KeyError, TypeError, AttributeError, OptionError):
+        return None
+    return (spec, {name: line[name] for name in KEPT if name in line}) if same else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +147,7 @@ class Reproduction:
         rounds: What somebody asked for instead of the experiment's own.
         kept: How many runs were found finished.
         deltas: Delta errors of the panels that show them: by row and column, one per seed.
+        moments: What these are made of, in the place of a run.
     """
 
     experiment: Experiment
@@ -129,6 +159,7 @@ class Reproduction:
     rounds: int | None = None
     kept: int = 0
     deltas: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    moments: tuple[Outcome, ...] = ()
 
     @property
     def failures(self) -> list[Outcome]:

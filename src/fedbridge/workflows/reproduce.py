@@ -8,6 +8,7 @@ the controls that the paper lacks stand among the rows.
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,11 +22,12 @@ from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.files import parse_json, read_text, to_json, write_atomically
 from fedbridge.base.options import check_choice, check_whole
 from fedbridge.base.places import data_root, dataset_folder
+from fedbridge.data.load import registry
 from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import Row
-from fedbridge.experiments.reproduction import DELTA_ERROR, Outcome, Reproduction
+from fedbridge.experiments.reproduction import DELTA_ERROR, Outcome, Reproduction, summary_of
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
@@ -67,6 +69,8 @@ def reproduce(
     quick: bool = False,
     columns: Iterable[str] | None = None,
     out: str | Path | None = None,
+    results: str | Path | None = None,
+    finished: bool = False,
     progress: CellProgress | None = None,
     workers: int | None = None,
 ) -> Reproduction:
@@ -81,6 +85,8 @@ def reproduce(
         columns: only those settings whose names fit one of these patterns, as ``Fashion*``.
         out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
             beside it, in ``cells``, for every experiment whose folder is there.
+        results: a file like ``results.jsonl``, whose runs need not be done again.
+        finished: show what is there and run nothing.
         progress: told how far it is.
         workers: processes; one per core unless given.
     """
@@ -90,10 +96,14 @@ def reproduce(
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
     plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
-    check_data(plan.experiment)
+    if not finished:
+        check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
-    with folder_lock(folder):
-        return plan.go(CellCache(folder.parent / CELLS), progress, workers)
+    cache = CellCache(folder.parent / CELLS)
+    if results is not None:
+        cache.take(Path(results))
+    with nullcontext() if finished else folder_lock(folder):
+        return plan.go(cache, progress, workers, finished=finished)
 
 
 def default_folder(name: str, protocol: str | None, *, quick: bool) -> Path:
@@ -192,6 +202,20 @@ class CellCache:
         record = {"key": spec.key, "spec": spec.record, "summary": summary, "version": __version__}
         write_atomically(self.file(spec), to_json(record) + "\n")
 
+    def take(self, file: Path) -> None:
+        """Keep the runs of a ``results.jsonl`` that are not here yet."""
+        try:
+            lines = [parse_json(line) for line in read_text(file).splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"Expected results of runs in {str(file)!r}, a JSON object per line, but they "
+                f"cannot be read: {error}."
+            ) from error
+        for line in lines:
+            found = summary_of(line)
+            if found is not None and self.get(found[0]) is None:
+                self.put(*found)
+
 
 @dataclass(frozen=True)
 class ReproducedRun(PlannedRun):
@@ -279,6 +303,12 @@ class ReproductionPlan:
     ) -> ReproductionPlan:
         """What is asked for; what is not said is the paper's."""
         plan = experiment.in_quick_form() if quick else experiment
+        own = [c.task for c in plan.columns if c.task and c.task not in registry.names()]
+        if own:
+            raise OptionError(
+                f"Expected built-in tasks, whose names and options decide their rows, but got "
+                f"{own[0]!r}: compare other data with `fedbridge compare`."
+            )
         if protocol == FAIR and plan.rounds_fair is not None:
             plan = replace(plan, rounds=plan.rounds_fair)
         if rounds is not None:
@@ -320,36 +350,35 @@ class ReproductionPlan:
         )
 
     def go(
-        self, cache: CellCache, progress: CellProgress | None, workers: int | None
+        self,
+        cache: CellCache,
+        progress: CellProgress | None,
+        workers: int | None,
+        *,
+        finished: bool,
     ) -> Reproduction:
-        """Run what is open, seed by seed, and gather everything."""
+        """Run what is open, seed by seed, unless only what is ``finished`` counts; gather all."""
         columns = [column for column in self.experiment.columns if not column.mean]
         rows = [row for row in self.experiment.rows if row.method is not None]
         asked = [
-            (row, self.planned(row, column, seed))
+            (row.label, self.planned(row, column, seed))
             for seed, column, row in product(self.seeds, columns, rows)
         ]
         predicted = [panel for panel in self.experiment.panels if panel.score == DELTA_ERROR]
-        places = [(c, s, self.moments(c, s)) for c, s in product(columns, self.seeds) if predicted]
-        every = [cell for _, cell in asked] + [cell for *_, cell in places]
-        found, kept = _played(every, cache, progress, workers)
-        outcomes = []
-        for row, cell in asked:
-            spec = cell.spec()
-            got = found[spec.key]
-            outcomes.append(
-                Outcome(
-                    *(row.label, cell.setting.label, cell.seed, spec),
-                    *(got.summary, got.error, got.unmet),
-                )
-            )
-        moments = {(c.key, s): found[cell.spec().key].summary for c, s, cell in places}
+        if predicted:
+            places = product(self.seeds, columns)
+            asked += [(MOMENTS, self.moments(column, seed)) for seed, column in places]
+        cells = [cell for _, cell in asked]
+        found, kept = _played(cells, cache, progress, workers, finished=finished)
+        every = [_outcome(label, cell, found) for label, cell in asked]
+        outcomes = tuple(one for one in every if one.row != MOMENTS)
+        moments = tuple(one for one in every if one.row == MOMENTS and one.summary is not None)
         named = {label for panel in predicted for label in panel.rows}
         deltas = {
             (row.label, column.key): tuple(
-                delta_error_of(str(row.method), row.options, seen)
-                for seen in (moments[column.key, seed] for seed in self.seeds)
-                if seen is not None
+                delta_error_of(str(row.method), row.options, one.summary)
+                for one in moments
+                if one.column == column.key and one.summary is not None
             )
             for row, column in product(rows, columns)
             if row.label in named
@@ -358,13 +387,22 @@ class ReproductionPlan:
             self.experiment,
             self.protocol,
             self.seeds,
-            tuple(outcomes),
+            outcomes,
             self.controls,
             quick=self.quick,
             rounds=self.rounds,
             kept=kept,
             deltas=deltas,
+            moments=moments,
         )
+
+
+def _outcome(label: str, cell: PlannedRun, found: Mapping[str, CellResult]) -> Outcome:
+    spec = cell.spec()
+    got = found[spec.key]
+    return Outcome(
+        *(label, cell.setting.label, cell.seed, spec), *(got.summary, got.error, got.unmet)
+    )
 
 
 def _played(
@@ -372,6 +410,8 @@ def _played(
     cache: CellCache,
     progress: CellProgress | None,
     workers: int | None,
+    *,
+    finished: bool,
 ) -> tuple[dict[str, CellResult], int]:
     """What became of these runs by their keys, each done once; and how many were done before."""
     by_key = {cell.spec().key: cell for cell in cells}
@@ -383,8 +423,10 @@ def _played(
     kept = len(board.results)
     waiting = [number for number in range(len(board.cells)) if number not in board.results]
     how: dict[str, Any] = {} if workers is None else {"workers": workers}
-    board.play(waiting, how, partial(run_cached, cache, **how))
-    return {key: board.results[number] for number, key in enumerate(by_key)}, kept
+    if not finished:
+        board.play(waiting, how, partial(run_cached, cache, **how))
+    results = [board.results.get(k, cell.result(None)) for k, cell in enumerate(board.cells)]
+    return dict(zip(by_key, results, strict=True)), kept
 
 
 def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
