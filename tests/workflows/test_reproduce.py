@@ -13,7 +13,7 @@ from fedbridge.base.errors import DataError, OptionError, UnknownNameError
 from fedbridge.data.protocols import run_options
 from fedbridge.experiments.catalogue import Also, Column, Experiment, Panel, Quick, Row, read
 from fedbridge.experiments.page import command, figure, reproduction_page, write_results
-from fedbridge.experiments.reproduction import Outcome, Reproduction
+from fedbridge.experiments.reproduction import CellOutcome, Reproduction
 from fedbridge.experiments.tables import (
     cost_table,
     gain_tables,
@@ -86,7 +86,7 @@ def outcome(row, column, seed, accuracy, **more):
     beta = more.pop("beta", [[0.5]])
     summary = {"accuracy": accuracy, "score": None, "rounds": 3, "beta": beta, "sources": ["A"]}
     costs = {"seconds_train": 0.1, "seconds_aggregate": 0.002, "bytes_up": 6e6, "bytes_down": 3e6}
-    return Outcome(row, column, seed, spec, {**summary, **costs, **more})
+    return CellOutcome(row, column, seed, spec, {**summary, **costs, **more})
 
 
 def experiment(rows, columns=None, **more):

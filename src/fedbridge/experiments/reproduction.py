@@ -74,7 +74,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """One run of a reproduction: what it is, whose it is, and what came out.
 
     Attributes:
@@ -153,21 +153,21 @@ class Reproduction:
     experiment: Experiment
     protocol: str
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CellOutcome, ...]
     controls: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
     rounds: int | None = None
     kept: int = 0
     deltas: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
-    moments: tuple[Outcome, ...] = ()
+    moments: tuple[CellOutcome, ...] = ()
 
     @property
-    def failures(self) -> list[Outcome]:
+    def failures(self) -> list[CellOutcome]:
         """The runs that ended with an error, other than an unmet need."""
         return [one for one in self.outcomes if one.error is not None and not one.unmet]
 
     @property
-    def finished(self) -> list[Outcome]:
+    def finished(self) -> list[CellOutcome]:
         """The runs that have a result."""
         return [one for one in self.outcomes if one.summary is not None]
 
@@ -177,13 +177,13 @@ class Reproduction:
         return DIGITS.get(self.experiment.score, 4)
 
     @cached_property
-    def _by_cell(self) -> dict[tuple[str, str], list[Outcome]]:
-        found: dict[tuple[str, str], list[Outcome]] = {}
+    def _by_cell(self) -> dict[tuple[str, str], list[CellOutcome]]:
+        found: dict[tuple[str, str], list[CellOutcome]] = {}
         for one in self.outcomes:
             found.setdefault((one.row, one.column), []).append(one)
         return found
 
-    def of(self, row: str, column: str) -> list[Outcome]:
+    def of(self, row: str, column: str) -> list[CellOutcome]:
         """The finished runs of a row in a column, a seed each."""
         return [one for one in self._by_cell.get((row, column), []) if one.summary is not None]
 

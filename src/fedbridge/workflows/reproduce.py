@@ -27,7 +27,7 @@ from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import Row
-from fedbridge.experiments.reproduction import DELTA_ERROR, Outcome, Reproduction, summary_of
+from fedbridge.experiments.reproduction import DELTA_ERROR, CellOutcome, Reproduction, summary_of
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
@@ -397,10 +397,10 @@ class ReproductionPlan:
         )
 
 
-def _outcome(label: str, cell: PlannedRun, found: Mapping[str, CellResult]) -> Outcome:
+def _outcome(label: str, cell: PlannedRun, found: Mapping[str, CellResult]) -> CellOutcome:
     spec = cell.spec()
     got = found[spec.key]
-    return Outcome(
+    return CellOutcome(
         *(label, cell.setting.label, cell.seed, spec), *(got.summary, got.error, got.unmet)
     )
 
