@@ -1,5 +1,7 @@
 """Protocols: what the paper's text and scripts do, beside our own defaults."""
 
+from dataclasses import replace
+
 import pytest
 from small import blobs, same_model
 
@@ -8,7 +10,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.data.load import RUN_OPTIONS, _known_options, registry
 from fedbridge.data.protocols import data_options, entries, follow
 from fedbridge.federation.settings import split_options
-from fedbridge.methods import names, options_of
+from fedbridge.methods import names, options_of, usual_options
 
 
 def settings_of(task, method):
@@ -100,3 +102,21 @@ def test_rbf_is_the_figures():
     assert paper.defaults["server_momentum"] == 0.9
     assert settings_of(paper, "fedgp-auto")[1] == {"projection": "exact", "delta": 1.0}
     assert fb.load_task("rbf").defaults.get("server_momentum") is None
+
+
+def test_a_matched_control_has_the_steps_of_the_method_it_matches():
+    task = follow(fb.load_task("digits-noise"), "paper")
+    of_methods = {"fedgp-auto": {"lr_factor": 0.1, "batch_size_target": 2, "delta": "scripts"}}
+    task = replace(task, of_methods=of_methods)
+    usual = usual_options("target-only-matched", task, {"match": "fedgp-auto"})
+    assert (usual["lr_factor"], usual["batch_size_target"]) == (0.1, 2)
+    assert "delta" not in usual
+    assert usual_options("target-only-matched", task, {})["batch_size_target"] == 4
+    matched, alone = (
+        fb.run(task, name, rounds=2, workers=1, **options)
+        for name, options in (
+            ("target-only-matched", {"match": "fedgp-auto"}),
+            ("target-only", {"lr_factor": 0.1, "batch_size_target": 2}),
+        )
+    )
+    assert same_model(matched.model, alone.model)

@@ -10,7 +10,14 @@ from fedbridge.federation.method import Record
 from fedbridge.federation.needs import rows_besides
 from fedbridge.methods.finetune import Choice, interpolated
 
-QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
+QUICK = {
+    "rounds": 3,
+    "workers": 1,
+    "model": "mlp:8",
+    "lr": 0.1,
+    "batch_size": 8,
+    "batch_size_target": 8,
+}
 
 
 def hostile(**options):
@@ -104,7 +111,7 @@ class TestCrossValidated:
 class TestOracle:
     @staticmethod
     def jobs_of_a_round(monkeypatch, task, **options):
-        run_options = {"alone": options.pop("alone", False)}
+        run_options = {"with_sources": options.pop("with_sources", True)}
         fed = federation(task, method="oracle", **options)
         made, jobs, do = method("oracle", fed, **run_options), [], fed.do
 
@@ -187,7 +194,7 @@ class TestOracle:
     def test_balances_the_classes_of_all_its_rows(self, monkeypatch):
         task = blobs(target_rows=30, n_target=15)
         task.target_pool.y[task.target_pool.y == 2] = 1
-        options = {"class_weights": "balanced", "alone": True}
+        options = {"class_weights": "balanced", "with_sources": False}
         _, _, jobs = self.jobs_of_a_round(monkeypatch, task, **options)
         assert jobs[0].plan.class_weights == pytest.approx((1.5, 0.75, 0.0))
 

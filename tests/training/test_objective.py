@@ -71,7 +71,7 @@ def test_every_optimiser_ends_at_the_minimum_of_loss_and_pull(optimizer, curvatu
     with torch.no_grad():
         model.weight.zero_()
     fed = federation(
-        task, model=model, lr=0.01, optimizer=optimizer, steps_target=4000, batch_size=8
+        task, model=model, lr=0.02, optimizer=optimizer, steps_target=800, batch_size=8
     )
     change, _ = change_of(fed, objective=Proximal(penalty), anchor=0)
     least = 2 * curvature / (2 * curvature + penalty)

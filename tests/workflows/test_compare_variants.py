@@ -69,7 +69,7 @@ class TestPlan:
         assert control == {"match": "fedgp", "beta": 0.3, "lr": 0.2}
         note = found.control_note
         assert "like fedgp[beta=0.3,lr=0.2] and fedda[beta=0.3,lr=0.2];" in note
-        assert "fedgp[beta=1] is another: target-only-matched[beta=1,match=fedgp]" in note
+        assert "target-only-matched[beta=1,match=fedgp] matches fedgp[beta=1]" in note
 
     def test_what_changes_no_step_needs_no_other_control(self):
         found = plan("fedgp,fedgp[filter=false],fedgp[beta=0.5],fedgp[rounds=9]")

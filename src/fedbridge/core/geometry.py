@@ -143,9 +143,9 @@ class Geometry:
         if self.batches == 1:
             raise NoiseUndefinedError(
                 "Expected at least two target batches to measure the target's noise, but got "
-                "one (B = 1): make the target's batch size (`batch_size_target`) smaller so that "
-                "it has two or more, borrow the noise from the sources (`noise_from=borrowed`), "
-                "or pass a known `sigma2`."
+                "one (B = 1): make the target's batch size (`batch_size_target`, or "
+                "`probe_batch_size` if that is given) smaller so that it has two or more, borrow "
+                "the noise from the sources (`noise_from=borrowed`), or pass a known `sigma2`."
             )
         raise NoiseUndefinedError(
             "Expected the target's noise, which this rule weighs against the distance of the "

@@ -82,6 +82,11 @@ class Method(ABC):
         self.state = federation.initial
 
     @classmethod
+    def stands_beside(cls, given: Mapping[str, object]) -> str | None:
+        """The method whose usual options a control has, by the options that it is given."""
+        return None
+
+    @classmethod
     def compose(cls, model: nn.Module, task: FederatedTask) -> nn.Module:
         """What is trained: the model, or a module around it with a second model or a discriminator.
 

@@ -25,7 +25,7 @@ from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
-from fedbridge.methods import check_travels
+from fedbridge.methods import check_travels, usual_options
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
@@ -170,7 +170,7 @@ class Rehearsal:
         write_report(self.run_folder.path, unchecked=True)
 
     def _config(self, *, secure: bool) -> dict[str, ConfigValue]:
-        given = {**self.task.defaults_for(self.method), **self.options}
+        given = {**usual_options(self.method, self.task, self.options), **self.options}
         model = given.pop("model", None) or self.task.model
         own = {name: given.pop(name) for name in NETWORK if name in given}
         about = {

@@ -204,7 +204,7 @@ class FedBridgeStrategy(Strategy):
             given,
             self.rule,
             methods.options_of(self.rule),
-            task.defaults_for(self.rule),
+            methods.usual_options(self.rule, task, given),
             task.model,
         )
 

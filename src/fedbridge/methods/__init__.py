@@ -9,6 +9,7 @@ from fedbridge.base.registry import Registry
 from fedbridge.core import rules
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
+from fedbridge.federation.settings import NAMES
 from fedbridge.methods.alone import AloneForest, AloneLogistic
 from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
@@ -30,6 +31,7 @@ from fedbridge.methods.rule import RuleMethod
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "needs_of",
     "options_of",
     "summary_of",
+    "usual_options",
 ]
 
 
@@ -128,6 +131,15 @@ def summary_of(name: str) -> str:
     summary = (text or "").strip().partition("\n")[0]
     needs = ", ".join(need.value for need in needs_of(name))
     return f"{summary} (needs {needs})" if needs else summary
+
+
+def usual_options(name: str, task: FederatedTask, given: Mapping[str, object]) -> dict[str, object]:
+    """Options of a run on the task unless it is ``given`` others.
+
+    A control has those of the method that it stands beside, or it would be none.
+    """
+    usual = task.defaults_for(class_of(name).stands_beside(given) or name)
+    return {k: v for k, v in usual.items() if k in (*NAMES, *options_of(name))}
 
 
 def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
 
 FIXED_BETA = ("fedda", "fedgp")
+MATCH = "fedgp"
 THIRDS = 3
 """Parts of the target's rows that judge, in turn, how the upper bound trains."""
 WAYS = ("own", "pooled")
@@ -52,7 +54,8 @@ class Oracle(Method):
 
     Both train as one source would that had all rows of the federation: its learning rate, its
     optimiser, its batch size (that of the pool is dealt out among the sites) and as many steps as
-    all sites take together.
+    all sites take together (with the server's momentum ``μ``, as far as ``1/(1 − μ)`` times as
+    many go).
 
     The Oracle of the paper's tables keeps to the target's rows (``with_sources=False``); in its
     scripts it has a learning rate and a test set of its own.
@@ -123,13 +126,14 @@ class Oracle(Method):
         """One training, alone or with sources beside, on all the target's rows or some."""
         federation = self.federation
         plan = federation.plan(self.site, round, beside=sources)
+        momentum = federation.settings.server_momentum or 0.0
         sizes = [
             len(federation.bench.sites[c]) for c in (self.site, *range(1, federation.n_sources + 1))
         ]
         plan = replace(
             plan,
             batch_size=max(1, plan.batch_size // (1 + len(sources))),
-            steps=sum(plan.total_steps(size) for size in sizes),
+            steps=math.ceil(sum(plan.total_steps(size) for size in sizes) / (1.0 - momentum)),
         )
         return federation.job(
             round,
@@ -168,11 +172,16 @@ class TargetOnlyMatched(RuleMethod):
 
     options: ClassVar[tuple[str, ...]] = ("match", "beta")
 
+    @classmethod
+    def stands_beside(cls, given: Mapping[str, object]) -> str:
+        """The matched method, whose batches, rates and warm start the run has then."""
+        return str(given.get("match", MATCH))
+
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         from fedbridge.methods import class_of
 
         super().__init__(federation, {}, rules.get("target-only"))
-        self.match = str(options.get("match", FIXED_BETA[1]))
+        self.match = str(options.get("match", MATCH))
         class_of(self.match)  # an unknown name is an error
         beta = check_beta(options.get("beta", EQUAL_TRUST), federation.n_sources)
         counts = federation.sample_counts(range(federation.n_sources))[1:]

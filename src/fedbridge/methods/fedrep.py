@@ -9,11 +9,11 @@ clients:
 The target's model is the shared body with the target's head. On a linear model the head is the
 whole of it: nothing is shared, and every client trains by itself.
 
-Read beside the authors' code and the one in omarfoq/knn-per: both train the head for 10 epochs per
-epoch of the body, as here by default; ``head_epochs=1`` is the cheap version. Different from them:
-head and body have an optimiser each, made anew in every round (theirs goes on from the head to the
-body); the authors train every head for 10 more epochs after the last round, while ours is tested as
-the round leaves it.
+Read beside copies of the authors' code and the one in omarfoq/knn-per: both train the head for 10
+epochs per epoch of the body, as here by default; ``head_epochs=1`` is the cheap version. Different
+from them: head and body have an optimiser each, made anew in every round (theirs goes on from the
+head to the body); the authors train every head for 10 more epochs after the last round, while ours
+is tested as the round leaves it.
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized
 Federated Learning, ICML 2021.

@@ -21,6 +21,7 @@ from fedbridge.base.files import to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
 from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
+from fedbridge.data.protocols import entries
 from fedbridge.federation.settings import MANY, NAMES, split_options
 from fedbridge.methods.controls import EQUAL_TRUST, FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
@@ -50,6 +51,12 @@ MATCHED = "target-only-matched"
 CONTROLS = ("source-only", "target-only", MATCHED)
 """Shown in every comparison: without them nobody can tell what a method owes to the sources."""
 CONTROL_VARIANTS = tuple(map(Variant, CONTROLS))
+DECIDE_A_STEP = (
+    *("model", "lr", "lr_target", "batch_size", "batch_size_target", "epochs", "epochs_target"),
+    *("steps", "steps_target", "optimizer", "momentum", "weight_decay", "class_weights", "warmup"),
+    *("lr_factor", "buffers", "server_momentum", "early_stopping", "validation_fraction"),
+)
+"""Options of runs that decide how the target trains, which its control then does as well."""
 
 ALONE = ("alone-logistic", "alone-forest")
 """Shown beside them unless switched off: what a user would try before joining anything."""
@@ -115,24 +122,40 @@ class ComparisonPlan:
     @property
     def control_note(self) -> str:
         """What the matched control is matched to, in words."""
-        matched = self.matched_to
+        matched, apart = self.matched_to, self._apart()
+        owes = "What a method gains over its control it owes to the sources."
+        said = f"is the target alone at 1 - beta of its step, like {_listed(matched)}"
         if not matched:
-            return (
-                f"{MATCHED} is target-only here: the compared methods take the target's whole "
-                f"step, with the same batch size and warm start."
-            )
-        other = [v for v in self.variants if v.method in FIXED_BETA and v not in matched]
-        own = [
-            f" The step of {variant.name} is another: "
-            f"{Variant(MATCHED, {'match': variant.method, **step_of(variant)}).name} matches it."
-            for variant in other
+            said = "is target-only here: no compared rule shortens the target's step"
+        if not apart:
+            return f"{MATCHED} {said}; target-only is the control of the other methods. {owes}"
+        controls = [
+            f"{Variant(MATCHED, {'match': variant.method, **step_of(variant)}).name} "
+            f"matches {variant.name}"
+            for variant in apart
         ]
         return (
-            f"{MATCHED} is the target alone at 1 - beta of its step, like "
-            f"{' and '.join(variant.name for variant in matched)}; for the other methods "
-            f"target-only is the matched control.{''.join(own)} "
-            f"What a method gains over its control it owes to the sources."
+            f"{MATCHED} {said}; target-only is the control of the other methods, except where the "
+            f"target trains in a way of their own: {'; '.join(controls)}. {owes}"
         )
+
+    def _apart(self) -> list[Variant]:
+        """Variants whose step of the target neither control has."""
+        plain = (*CONTROL_VARIANTS, *ALONE_VARIANTS, *self.matched_to)
+        changed = {
+            method
+            for setting in self.settings
+            for entry in entries(setting.protocol)
+            if {*entry.run} & {*DECIDE_A_STEP}
+            and entry.is_for(setting.task_name, setting.target or (*entry.targets, None)[0])
+            for method in entry.methods
+        }
+        return [
+            variant
+            for variant in self.variants
+            if variant not in plain
+            and (variant.method in {*FIXED_BETA, *changed} or step_of(variant))
+        ]
 
     def options_for(self, variant: Variant, setting: Setting | None = None) -> dict[str, Any]:
         """The options that this method has; the matched control is told whom to match."""
@@ -350,7 +373,7 @@ def _check_first(plan: ComparisonPlan) -> None:
     for setting, variant in product(plan.settings, named_first):
         given, own = plan.options_for(variant, setting), known_methods.options_of(variant.method)
         with _about(variant):
-            usual = task.defaults_for(variant.method)
+            usual = known_methods.usual_options(variant.method, task, given)
             settings, of_method = split_options(given, variant.method, own, usual, task.model)
             if of_method and _data(setting) == loaded:
                 check_values(variant.method, of_method, task, settings)
@@ -373,8 +396,12 @@ def _about(variant: Variant) -> Iterator[None]:
 
 def step_of(variant: Variant) -> dict[str, Any]:
     """The options of a variant that decide the target's step, which a control can have too."""
-    known = (ROUNDS, *NAMES, *known_methods.options_of(MATCHED))
+    known = (ROUNDS, *DECIDE_A_STEP, *known_methods.options_of(MATCHED))
     return {name: value for name, value in variant.options.items() if name in known}
+
+
+def _listed(variants: Sequence[Variant]) -> str:
+    return " and ".join(variant.name for variant in variants)
 
 
 def _check_different(variants: Sequence[Variant]) -> None:
@@ -418,7 +445,7 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
         cell.options,
         cell.method,
         known_methods.options_of(cell.method),
-        task.defaults_for(cell.method),
+        known_methods.usual_options(cell.method, task, cell.options),
         task.model,
     )
     now = {k: v for k, v in settings.to_json().items() if k != "workers" and v is not None}

@@ -35,6 +35,7 @@ from fedbridge.base.files import parse_toml, read_text, to_json
 from fedbridge.base.options import LARGEST, MOST_SEEDS, check_known, check_whole
 from fedbridge.base.values import TEXTS, canonical, for_file, is_plain
 from fedbridge.data.load import load_task, possible_targets, registry
+from fedbridge.data.protocols import FAIR
 from fedbridge.data.task import FederatedTask, check_target_name
 
 if TYPE_CHECKING:
@@ -89,6 +90,12 @@ class Setting:
                 f"loaded already, but got {', '.join(options)}: give them to load_task."
             )
         return replace(self, options={**options, **self.options})
+
+    @property
+    def protocol(self) -> str:
+        """Whose settings the task's runs have."""
+        loaded = self.task.protocol if isinstance(self.task, FederatedTask) else FAIR
+        return str(self.options.get("protocol", loaded))
 
     def to_json(self) -> dict[str, Any]:
         """A record for a file; what older files did not have is left out where it says nothing."""

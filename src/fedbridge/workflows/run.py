@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
+from fedbridge.base.errors import OptionError
 from fedbridge.base.options import LARGEST, check_choice, check_whole
 from fedbridge.data.load import load_task, under_protocol
 from fedbridge.data.protocols import FAIR
@@ -52,7 +53,8 @@ def run(
         unchecked: go on with a finished run whose files are not as they were written.
         callbacks: called with every round's record.
         **options: options of the run (``Settings``) and of the method; ``protocol="paper"`` for
-            those of the paper, which also loads a built-in task as the paper does.
+            those of the paper, which also loads a built-in task as the paper does; ``target`` of
+            a task that is given by its name.
 
     Example:
         >>> result = run("digits-noise", method="fedda", rounds=3, workers=1)
@@ -62,9 +64,14 @@ def run(
     check_choice("engine", engine, ENGINES)
     rounds = check_whole("rounds", rounds, least=1, most=MANY)
     seed = check_whole("seed", seed, least=0, most=LARGEST)
-    protocol = options.pop("protocol", None)
+    protocol, target = options.pop("protocol", None), options.pop("target", None)
     if isinstance(task, str | Path):
-        loaded = load_task(task, seed=seed, protocol=protocol or FAIR)
+        loaded = load_task(task, target, seed, protocol=protocol or FAIR)
+    elif target is not None:
+        raise OptionError(
+            f"Expected a task that is loaded for its target, here {task.target.name!r}, but got "
+            f"`target` besides: give it to load_task, or the name of a task to run."
+        )
     else:
         loaded = task if protocol is None else under_protocol(task, protocol)
     if engine != "local":
@@ -82,7 +89,11 @@ def run(
             options=options,
         )
     settings, own = split_options(
-        options, method, methods.options_of(method), loaded.defaults_for(method), loaded.model
+        options,
+        method,
+        methods.options_of(method),
+        methods.usual_options(method, loaded, options),
+        loaded.model,
     )
     asked = Run(
         loaded,

@@ -51,11 +51,15 @@ RUN_DEFAULTS = {
     "optimizer": "momentum",
     "momentum": 0.9,
     "lr": 0.04,
+    "lr_target": 0.01,
     "batch_size": POINTS,
     "batch_size_target": 2,
     "steps": 6,
 }
-"""Six steps in each of the usual 50 rounds are the paper's 300."""
+"""Six steps in each of the usual 50 rounds are the paper's 300.
+
+Steps on two points of the target would run away at the sources' learning rate.
+"""
 PAPER_MODEL = "sigmoid-uniform:100"
 PAPER_DEFAULTS = {
     "optimizer": "sgd",
