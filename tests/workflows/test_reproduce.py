@@ -573,6 +573,8 @@ class TestRunning:
             *(("FedDA", "0.2", 0), ("FedDA", "0.4", 0))
         ]
         assert lines[0]["settings"]["options"]["weights"] == "samples"
+        assert r"\| 50.0 \|" in (out / "table.md").read_text()
+        assert r"\caption{Digits with noise: ours" in (out / "table.tex").read_text()
         assert lines[0]["version"] == fb.__version__
         assert (out / "figure.svg").read_text().count("<svg") == 1 + len(figure(found))
         assert "--protocol paper --seeds 0," in command(found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from fedbridge.report.charts.maps import winner_grid
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.page import REPORT_FILE, Page, Section, code, note, paragraph
 from fedbridge.report.tables import Column, Table, to_csv, to_latex, to_markdown
-from fedbridge.report.text import counted, markup
+from fedbridge.report.text import counted, markdown_text, markup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
     from fedbridge.experiments.reproduction import Reproduction
 
 RESULTS, FIGURE = "results.jsonl", "figure.svg"
+AXES = {
+    "accuracy": "test accuracy in %",
+    "score": "negative test loss",
+    "beta": "β",
+    "seconds": "seconds",
+    "delta-error": "Delta error",
+}
+"""What the numbers are, at the side of a chart."""
 TARGET_ONLY = "target-only"
 GROUND = {"source-only": "c5", TARGET_ONLY: "c4", "fedda": "c3", "fedgp": "c2"}
 GROUND |= {"fedda-auto": "c3", "fedgp-auto": "c2"}
@@ -46,14 +56,13 @@ def write_results(found: Reproduction, out: Path) -> Path:
     lines = [to_json(one.to_json()) + "\n" for one in every]
     write_atomically(out / RESULTS, "".join(lines))
     write_atomically(out / "table.csv", to_csv(long_table(found)))
-    tables = [*result_tables(found), *gain_tables(found)]
-    for suffix, written in (("md", to_markdown), ("tex", to_latex)):
-        text = [f"{table.caption}\n\n{written(table)}" for table in tables]
-        if suffix == "tex":
-            text = [written(table) for table in tables]
-        else:
-            text.append("".join(f"- {said}\n" for said in found.notes()))
-        write_atomically(out / f"table.{suffix}", "\n".join(text))
+    tables = [
+        replace(table, notes=(table.caption,))
+        for table in (*result_tables(found), *gain_tables(found))
+    ]
+    said = "".join(f"- {markdown_text(text)}\n" for text in found.notes())
+    write_atomically(out / "table.md", "\n".join([*map(to_markdown, tables), said]))
+    write_atomically(out / "table.tex", "\n".join(map(to_latex, tables)))
     charts = figure(found)
     if charts:
         write_atomically(out / FIGURE, figure_sheet(charts))
@@ -163,10 +172,10 @@ def _curves(found: Reproduction, group: str) -> list[Chart | None]:
         ours.append(Series(row.label, tuple((x, p.ours) for x, p in pairs), style, band))
         paper.append(Series(row.label, tuple((x, p.paper) for x, p in pairs), style))
     key, of = f"curves-{groups(found).index(group)}", f"{group}: " if group else ""
-    words = {"x_label": experiment.x or "x", "y_label": experiment.score, "whole": False}
+    draw = partial(line_chart, x_label=experiment.x, y_label=AXES[experiment.score], whole=False)
     return [
-        line_chart(f"{key}-ours", f"{of}ours", ours, **words),  # type: ignore[arg-type]
-        line_chart(f"{key}-paper", f"{of}the paper's", paper, **words),  # type: ignore[arg-type]
+        draw(f"{key}-ours", f"{of}ours", ours),
+        draw(f"{key}-paper", f"{of}the paper's", paper),
     ]
 
 
@@ -186,8 +195,7 @@ def _distances(found: Reproduction) -> Chart | None:
         DotRow(label, tuple(values), fmean(values) if values else None)
         for label, values in _differences(found).items()
     ]
-    unit = "points" if found.experiment.score == "accuracy" else found.experiment.score
-    words = f"ours minus the paper's, {unit}"
+    words = f"ours minus the paper's, {AXES[found.experiment.score]}"
     return dot_chart("distances", "Ours minus the paper's, setting by setting", rows, x_label=words)
 
 
