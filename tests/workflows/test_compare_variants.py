@@ -31,11 +31,11 @@ SEVERAL = "fedgp[beta=0.5],fedgp[beta=1],fedgp[filter=false],fedgp-auto[batch_si
 
 
 def plan(methods, rounds=3, settings=(NOISE,), **options):
-    return ComparisonPlan.of(settings, methods, [0], rounds, options)
+    return ComparisonPlan.of(settings, methods, [0], rounds, options, alone=False)
 
 
 def quick(methods, out=None, seeds=1, rounds=1, tasks=NOISE, **options):
-    return fb.compare(tasks, methods, seeds, rounds, out, **QUICK | options)
+    return fb.compare(tasks, methods, seeds, rounds, out, alone=False, **QUICK | options)
 
 
 def options_of(found, name):

@@ -266,7 +266,13 @@ class ComparisonPlan:
         """The plan as a comparison file in ``folder``, if one can say it."""
         options = self._kept_options
         return comparison_file(
-            self.settings, self.variants, self.seeds, self.rounds, options, folder
+            self.settings,
+            self.variants,
+            self.seeds,
+            self.rounds,
+            options,
+            folder,
+            alone={*ALONE} <= {*self.methods},
         )
 
     @property
