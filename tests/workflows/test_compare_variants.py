@@ -91,6 +91,7 @@ class TestPlan:
             ("fedgp[bta=1]", UnknownOptionError, "method 'fedgp'.*'bta'.*Did you mean 'beta'"),
             ("fedavg,fedgp[penalty=1]", UnknownOptionError, "method 'fedgp'.*'penalty'"),
             ("fedgp[workers=2]", UnknownOptionError, "'workers'"),
+            ("fedgp[protocol=paper]", OptionError, "--vary protocol=fair,paper"),
             ("fedgpp[beta=1]", UnknownNameError, "Did you mean 'fedgp'"),
             ("fedgp[beta=.5],fedgp[beta=0.50]", OptionError, r"fedgp\[beta=0.5\] twice"),
             ("fedgp[beta=1,label=a],fedgp[beta=1]", OptionError, "'a' and .* are the same"),

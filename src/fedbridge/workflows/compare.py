@@ -474,6 +474,12 @@ def _run_alone(cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResu
 def _check_variant(variant: Variant) -> None:
     """Refuse options that the method does not have, and a label that means something else."""
     own = known_methods.options_of(variant.method)
+    if "protocol" in variant.options:
+        raise OptionError(
+            f"Expected options of runs and methods for {variant.name!r}, but a protocol also "
+            f"decides what is loaded: give it to the task, or compare both as columns "
+            f"(--vary protocol=fair,paper)."
+        )
     known = (ROUNDS, *(name for name in NAMES if name != "workers"), *own)
     check_known(variant.options, known, f"the runs or of method {variant.method!r}")
     if ROUNDS in variant.options:
