@@ -251,7 +251,7 @@ class TestCompare:
         assert said in refused(capsys, "compare", "digits-noise", *words, *QUICK)
 
     def test_variants_are_rows_with_names_and_folders_of_their_own(self, capsys, tmp_path):
-        words = ["--methods", "fedgp[beta=.50],fedgp[filter=false],fedavg[rounds=2]"]
+        words = ["--methods", "fedgp[beta=.50],fedgp[filter=false],fedavg[rounds=2]", "--no-alone"]
         told = answer(capsys, "compare", "digits-noise", *words, "--seeds", "1", *QUICK)
         assert told["methods"][3:] == ["fedgp[beta=0.5]", "fedgp[filter=false]", "fedavg[rounds=2]"]
         folders = [tmp_path / told["out"] / cell["folder"] for cell in told["cells"]]
@@ -280,7 +280,7 @@ class TestCompare:
             'seeds = 2\nrounds = 1\nmethods = ["fedgp[beta=1]"]\n[options]\nsteps = 2\n'
             '[[tasks]]\ntask = "t.csv"\ntargets = ["c", "a"]\n'
         )
-        words = ["compare", "mine.toml", "--workers", "1"]
+        words = ["compare", "mine.toml", "--workers", "1", "--no-alone"]
         told = answer(capsys, *words, "--seeds", "1")
         assert (told["settings"], told["seeds"]) == (["c", "a"], [0])
         assert told["methods"][3:] == ["fedgp[beta=1]"]

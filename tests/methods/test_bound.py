@@ -7,7 +7,7 @@ import pytest
 
 import fedbridge as fb
 
-STRONG = ("source-only", "fedavg", "mme")
+STRONG = ("source-only", "fedavg", "mme", "offset", "alone-logistic")
 """The best where there is little shift; under a large one the oracle is far ahead of all."""
 
 
@@ -31,10 +31,12 @@ def test_nobody_without_its_labels_beats_it_by_more_than_chance(task, seeds):
 
 
 def test_nor_where_values_are_predicted():
+    """After ten rounds: what is solved at once is ahead of three rounds of training."""
     task = fb.load_task("rbf", seed=0)
 
     def loss(method):
-        return fb.run(task, method, rounds=3, seed=0, workers=1).history[-1]["loss"]
+        return fb.run(task, method, rounds=10, seed=0, workers=1).history[-1]["loss"]
 
     bound = loss("oracle")
-    assert all(loss(method) >= 0.95 * bound for method in ("source-only", "fedavg", "target-only"))
+    rivals = ("source-only", "fedavg", "target-only", "fedgp", "alone-logistic")
+    assert all(loss(method) >= bound for method in rivals)

@@ -19,9 +19,16 @@ def regression_of(y: torch.Tensor) -> FederatedTask:
     return FederatedTask.from_arrays([(x, y)], (x, y), (x, y))
 
 
-def test_a_model_without_features_cannot_be_split():
+def test_a_model_without_the_two_parts_cannot_be_split():
     with pytest.raises(ModelError, match=r"`features` and `head`.*use mlp or cnn"):
-        split_model(build_model("linear", random_rows((4,))))
+        split_model(torch.nn.Linear(4, 10))
+
+
+def test_the_features_of_a_linear_model_are_its_inputs():
+    features, head = split_model(build_model("linear", random_rows((4,))))
+    rows = torch.rand(3, 4)
+    assert torch.equal(features(rows), rows)
+    assert head(rows).shape == (3, 10)
 
 
 def test_the_seed_before_building_decides_the_parameters():

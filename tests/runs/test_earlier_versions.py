@@ -68,7 +68,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(capsys):
     ran(capsys, *auto, "--out", "resumable", "--resume")
     found, wanted = load_file("resumable/model.safetensors"), load_file("resumed.safetensors")
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-    ran(capsys, *auto, "--out", "whole")
+    ran(capsys, *auto, "--batch-size-target", "32", "--out", "whole")  # what was usual then
     torch.testing.assert_close(found, load_file("whole/model.safetensors"), rtol=1e-5, atol=1e-6)
     pairs = zip(history("resumable"), history("whole"), strict=True)
     for line, other in pairs:  # its first two rounds were added up by another processor
@@ -78,7 +78,8 @@ def test_a_stopped_run_goes_on_to_the_same_model(capsys):
 
 
 def test_on_the_same_arithmetic_the_bits_are_the_same(capsys):
-    again = ["--method", "fedgp-auto", "--rounds", "3", "--batch-size", "8", "--out", "again"]
+    as_it_was = ["--scope", "block", "--batch-size", "8", "--batch-size-target", "8"]
+    again = ["--method", "fedgp-auto", "--rounds", "3", *as_it_was, "--out", "again"]
     ran(capsys, "run", *TASK, *again)
     if as_then("again/model.safetensors") != EXPECTED["run_sha256"]:
         pytest.skip("this processor adds in another order than the one that wrote the folders")
@@ -89,6 +90,7 @@ def test_on_the_same_arithmetic_the_bits_are_the_same(capsys):
 
 def test_a_comparison_may_grow_by_variants(capsys):
     words = ["--methods", "fedavg[lr=0.1]", "--seeds", "2", "--rounds", "2", "--out", "comparison"]
+    words.append("--no-alone")
     told = json.loads(ran(capsys, "compare", *TASK, *words, "--json"))
     assert told["methods"][-1] == "fedavg[lr=0.1]"
     kept = {path.parent.name for path in KEPT.glob("comparison/cells/*/summary.json")}
@@ -107,6 +109,7 @@ def test_a_comparison_goes_on_and_keeps_what_is_finished(capsys):
         "2",
         "--out",
         "comparison",
+        "--no-alone",
     ]
     shown = ran(capsys, "compare", *TASK, *words)
     # the control that matched `auto` now matches `fedda`

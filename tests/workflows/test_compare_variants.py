@@ -31,11 +31,11 @@ SEVERAL = "fedgp[beta=0.5],fedgp[beta=1],fedgp[filter=false],fedgp-auto[batch_si
 
 
 def plan(methods, rounds=3, settings=(NOISE,), **options):
-    return ComparisonPlan.of(settings, methods, [0], rounds, options)
+    return ComparisonPlan.of(settings, methods, [0], rounds, options, alone=False)
 
 
 def quick(methods, out=None, seeds=1, rounds=1, tasks=NOISE, **options):
-    return fb.compare(tasks, methods, seeds, rounds, out, **QUICK | options)
+    return fb.compare(tasks, methods, seeds, rounds, out, alone=False, **QUICK | options)
 
 
 def options_of(found, name):
@@ -91,6 +91,7 @@ class TestPlan:
             ("fedgp[bta=1]", UnknownOptionError, "method 'fedgp'.*'bta'.*Did you mean 'beta'"),
             ("fedavg,fedgp[penalty=1]", UnknownOptionError, "method 'fedgp'.*'penalty'"),
             ("fedgp[workers=2]", UnknownOptionError, "'workers'"),
+            ("fedgp[protocol=paper]", OptionError, "--vary protocol=fair,paper"),
             ("fedgpp[beta=1]", UnknownNameError, "Did you mean 'fedgp'"),
             ("fedgp[beta=.5],fedgp[beta=0.50]", OptionError, r"fedgp\[beta=0.5\] twice"),
             ("fedgp[beta=1,label=a],fedgp[beta=1]", OptionError, "'a' and .* are the same"),

@@ -109,6 +109,7 @@ def _from_file(args: Namespace) -> Asked:
                 f"change [[tasks]] in {args.task!r}."
             )
     found = read_comparison_file(Path(args.task))
+    args.alone = args.alone and found.get("alone", True)
     variants = every_variant(*_said(args, "methods", **found))
     options = Namespace(options=found["options"] | args.options, workers=args.workers)
     of_run, of_task = shared.sort_options(options, [variant.method for variant in variants])

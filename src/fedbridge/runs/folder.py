@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
+    from fedbridge.federation.settings import Settings
     from fedbridge.runs.shapes import Kind
 
 FORMAT = 1
@@ -170,10 +171,21 @@ class RunFolder:
         shape = CONFIG if whole else partly(CONFIG, "method", "model")
         file = self.path / "config.toml"
         config = read_record(file, shape, parse=parse_toml, kind="run", format=FORMAT)
-        then = config or {}
-        if then.get("version") == "0.1.0" and then.get("settings", {}).get("weights") == "equal":
-            del then["settings"]["weights"]  # what is not said now was said as "equal" then
+        if config is not None and _is_first(config):
+            said = config["settings"]
+            if said.get("weights") == "equal":
+                del said["weights"]  # what is not said now was said as "equal" then
         return config
+
+    def as_then(self, settings: Settings) -> Settings:
+        """Settings with which a run that version 0.1.0 began goes on in its way.
+
+        It gave small targets the sources' batch size.
+        """
+        config = self.config()
+        if config is None or not _is_first(config) or settings.batch_size_target is not None:
+            return settings
+        return replace(settings, batch_size_target=settings.batch_size)
 
     def summary(self, *, whole: bool = False) -> dict[str, Any] | None:
         """The summary of a finished run; None if it is not finished. See ``config``."""
@@ -315,6 +327,8 @@ class RunFolder:
 
     def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
         ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
+        if _is_first(there):
+            there["settings"].setdefault("batch_size_target", there["settings"]["batch_size"])
         keys = sorted({*there, *ours} - set(MAY_DIFFER))
         different = [key for key in keys if there.get(key) != ours.get(key)]
         if different:
@@ -322,6 +336,11 @@ class RunFolder:
                 f"Expected a folder for this run, but {self.path} holds a different one (other "
                 f"{', '.join(different)}): choose another folder with --out."
             )
+
+
+def _is_first(config: Mapping[str, Any]) -> bool:
+    """Whether version 0.1.0 wrote a configuration that says how its run trains."""
+    return config.get("version") == "0.1.0" and "settings" in config
 
 
 def _checksum(file: Path) -> str | None:

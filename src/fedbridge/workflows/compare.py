@@ -210,7 +210,13 @@ class ComparisonPlan:
         """The plan as a comparison file in ``folder``, if one can say it."""
         options = self._kept_options
         return comparison_file(
-            self.settings, self.variants, self.seeds, self.rounds, options, folder
+            self.settings,
+            self.variants,
+            self.seeds,
+            self.rounds,
+            options,
+            folder,
+            alone={*ALONE} <= {*self.methods},
         )
 
     @property
@@ -353,6 +359,12 @@ class _Board(Board):
 def _check_variant(variant: Variant) -> None:
     """Refuse options that the method does not have, and a label that means something else."""
     own = known_methods.options_of(variant.method)
+    if "protocol" in variant.options:
+        raise OptionError(
+            f"Expected options of runs and methods for {variant.name!r}, but a protocol also "
+            f"decides what is loaded: give it to the task, or compare both as columns "
+            f"(--vary protocol=fair,paper)."
+        )
     known = (ROUNDS, *(name for name in NAMES if name != "workers"), *own)
     check_known(variant.options, known, f"the runs or of method {variant.method!r}")
     if ROUNDS in variant.options:

@@ -5,6 +5,7 @@ holds its own as ``comparison.toml``::
 
     seeds = 5                             # how many, or a list
     rounds = 50
+    alone = true                          # false: without the stand-alone baselines
     methods = ["auto", "fedgp[beta=1]", "fedgp-auto[batch_size_target=4,lr_factor=0.1]"]
 
     [options]                             # of all runs, of methods that have them, of all tasks
@@ -32,7 +33,7 @@ import tomli_w
 
 from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.base.files import parse_toml, read_text, to_json
-from fedbridge.base.options import LARGEST, MOST_SEEDS, check_known, check_whole
+from fedbridge.base.options import LARGEST, MOST_SEEDS, check_flag, check_known, check_whole
 from fedbridge.base.values import TEXTS, canonical, for_file, is_plain
 from fedbridge.data.load import load_task, possible_targets, registry
 from fedbridge.data.protocols import FAIR
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 FILE = "comparison.toml"
-KEYS = ("tasks", "methods", "seeds", "rounds", "options")
+KEYS = ("tasks", "methods", "seeds", "rounds", "alone", "options")
 """What a comparison file may say."""
 TASK_KEYS = ("task", "target", "targets", "options", "run", "label")
 TAKEN = ("name_or_path", "task", "seed")
@@ -233,6 +234,7 @@ def read_comparison_file(path: Path) -> dict[str, Any]:
         ) from error
     where = f"a comparison file ({path.name!r})"
     check_known(found, KEYS, where)
+    check_flag("alone", found.get("alone", True))
     tasks = found.get("tasks", [])
     if not isinstance(tasks, list) or not tasks:
         raise DataError(
@@ -277,6 +279,8 @@ def comparison_file(
     rounds: int,
     options: Mapping[str, Any],
     folder: Path,
+    *,
+    alone: bool,
 ) -> str | None:
     """The file of a comparison as it lies in ``folder``; None where no file can name its parts.
 
@@ -289,6 +293,7 @@ def comparison_file(
         return None
     content = {
         "rounds": rounds,
+        **({} if alone else {"alone": False}),
         "seeds": list(seeds),
         "methods": [variant.text for variant in variants],
         "options": options,

@@ -95,6 +95,9 @@ def run(
         methods.usual_options(method, loaded, options),
         loaded.model,
     )
+    folder = None if out is None else RunFolder(Path(out))
+    if folder is not None and resume:
+        settings = folder.as_then(settings)
     asked = Run(
         loaded,
         method,
@@ -107,6 +110,4 @@ def run(
         callbacks,
         extras=AllResultFiles(),
     )
-    return asked.go(
-        None if out is None else RunFolder(Path(out)), resume=resume, unchecked=unchecked
-    )
+    return asked.go(folder, resume=resume, unchecked=unchecked)
