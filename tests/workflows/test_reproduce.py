@@ -529,20 +529,12 @@ class TestRunning:
         rooms = []
         whole = module.PlannedRun.go
 
-        def go(cell, tell, out, **more):
+        def go(cell, task, tell, out, **more):
             rooms.append(out)
-            return whole(cell, tell, out, **more)
+            return whole(cell, task, tell, out, **more)
 
-        class Shaped:
-            input_shape = (1, 8, 8)
-
-        def load(setting, seed, found=[]):  # noqa: B006
-            found.append(seed)
-            return Shaped() if len(found) == 1 else real(setting, seed)
-
-        real = module.Setting.load
         monkeypatch.setattr(module.PlannedRun, "go", go)
-        monkeypatch.setattr(module.Setting, "load", load)
+        monkeypatch.setattr(module, "FLAT", 0)
         found = reproduce(file(), out=tmp_path / "r" / "small", workers=1, columns=["0.2"])
         assert rooms == [tmp_path / "r" / "cells" / found.outcomes[0].spec.key]
         assert not rooms[0].exists(), "nothing but its line is left"

@@ -22,6 +22,7 @@ from fedbridge.workflows.run import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.variant import Variant
     from fedbridge.workflows.compared import Setting
@@ -70,10 +71,10 @@ class PlannedRun:
             data_sha256,
         )
 
-    def go(self, tell: Tell, out: Path | None, **more: Any) -> RunResult:
-        """Run it, or go on with it in ``out``; the rounds are told."""
+    def go(self, task: FederatedTask, tell: Tell, out: Path | None, **more: Any) -> RunResult:
+        """Run it on its loaded task, or go on with it in ``out``; the rounds are told."""
         return run(
-            self.setting.load(self.seed),
+            task,
             self.method,
             self.rounds,
             self.seed,
@@ -108,7 +109,11 @@ Doing = Callable[..., CellResult]
 
 def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
     """Run a cell in its folder, or go on with it."""
-    return cell.attempt(lambda: cell.go(tell, cell.folder, **more).summary)
+
+    def work() -> Mapping[str, Any]:
+        return cell.go(cell.setting.load(cell.seed), tell, cell.folder, **more).summary
+
+    return cell.attempt(work)
 
 
 @dataclass

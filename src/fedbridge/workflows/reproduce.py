@@ -51,6 +51,8 @@ OUT = Path("runs") / "reproduce"
 CELLS = "cells"
 MOMENTS = "delta-errors"
 """In the place of a method: no run, but what the Delta errors of a setting are made of."""
+FLAT = 1
+"""Axes of a row of a table; images have more."""
 TARGET_ONLY, ALONE = "target-only", "alone-logistic"
 WEIGHTS = {"resnet18": ("vlcs", "terra"), "resnet50": ("pacs", "office-home", "domainnet")}
 """Pretrained weights that tasks begin with, unless a frozen backbone takes their place."""
@@ -254,10 +256,11 @@ def _summary(cell: PlannedRun, room: Path, tell: Tell, **more: Any) -> dict[str,
     On images a round takes seconds and a checkpoint milliseconds: such a run goes on where it was
     stopped, in ``room``, which is gone in the end. Other runs take seconds as a whole.
     """
+    task = cell.setting.load(cell.seed)
     if cell.method == MOMENTS:
-        return initial_moments(cell.setting.load(cell.seed), cell.seed)
-    shape = cell.setting.load(cell.seed).input_shape
-    result = cell.go(tell, room if len(shape) > 1 else None, **more)
+        return initial_moments(task, cell.seed)
+    long = len(task.input_shape) > FLAT
+    result = cell.go(task, tell, room if long else None, **more)
     shutil.rmtree(room, ignore_errors=True)
     return {**result.summary, **_over_rounds(result)}
 
