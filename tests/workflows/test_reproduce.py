@@ -200,6 +200,16 @@ class TestTables:
         assert table.columns[-1].title == "time, the paper's formula"
         assert table.rows[0][-1] == "O(N m)"
 
+    @pytest.mark.parametrize(
+        ("form", "shown"), [("cost", ["table", "costs"]), ("table", ["table"])]
+    )
+    def test_a_table_of_costs_shows_what_was_measured(self, form, shown):
+        of = experiment((Row("R", "m"),), (Column("a", "t"),), form=form)
+        found = Reproduction(of, "paper", (0,), (outcome("R", "a", 0, 1.0),))
+        assert [table.name for table in result_tables(found)] == shown
+        parts = [part for s in reproduction_page(found).shown() for part in s.parts]
+        assert [getattr(part, "name", "") for part in parts].count("costs") == 1
+
 
 MAP = experiment(
     (Row("S", "source-only"), Row("T", "target-only")),

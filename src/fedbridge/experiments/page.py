@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedbridge.base.files import to_json, write_atomically
 from fedbridge.experiments.reproduction import score_of, weights_of
 from fedbridge.experiments.tables import (
+    COST,
     cost_table,
     gain_tables,
     groups,
@@ -82,7 +83,9 @@ def reproduction_page(found: Reproduction) -> Page:
             Section("What the sources give", tuple(gain_tables(found))),
             Section("Failed", (_failures(found),)),
             Section("Run it again", (code(command(found)),)),
-            Section("Time and communication", (cost_table(found),), folded=True),
+            None
+            if found.experiment.form == COST
+            else Section("Time and communication", (cost_table(found),), folded=True),
             Section("Every run", (_runs(found),), folded=True),
         ),
     )

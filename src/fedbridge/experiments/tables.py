@@ -23,14 +23,19 @@ COSTS = {
 }
 """What a run's summary says of its cost: what to call it, in which unit, with how many digits."""
 WHOLE_RUN = ("bytes_up", "bytes_down")
+COST = "cost"
 FORMULAS = ("time", "memory", "messages")
 
 
 def result_tables(found: Reproduction) -> list[Table]:
-    """The table in the paper's form: one per group of columns, of a map one per panel."""
+    """The table in the paper's form: one per group of columns, of a map one per panel.
+
+    Of costs, what was measured beside the formulas too.
+    """
     if found.experiment.form == "map":
         return [_winners(found, number) for number in range(len(found.experiment.panels))]
-    return [_by_method(found, group) for group in groups(found)]
+    tables = [_by_method(found, group) for group in groups(found)]
+    return [*tables, cost_table(found)] if found.experiment.form == COST else tables
 
 
 def groups(found: Reproduction) -> list[str]:
