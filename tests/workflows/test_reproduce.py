@@ -11,7 +11,15 @@ import torch
 import fedbridge as fb
 from fedbridge.base.errors import DataError, OptionError, UnknownNameError
 from fedbridge.data.protocols import run_options
-from fedbridge.experiments.catalogue import Also, Column, Experiment, Panel, Quick, Row, read
+from fedbridge.experiments.catalogue import (
+    Also,
+    Experiment,
+    Panel,
+    PaperColumn,
+    PaperRow,
+    Quick,
+    read,
+)
 from fedbridge.experiments.page import command, figure, reproduction_page, write_results
 from fedbridge.experiments.reproduction import CellOutcome, Reproduction
 from fedbridge.experiments.tables import (
@@ -90,15 +98,19 @@ def outcome(row, column, seed, accuracy, **more):
 
 
 def experiment(rows, columns=None, **more):
-    columns = columns or (Column("a", "t"), Column("b", "t"), Column("Avg", mean=True))
+    columns = columns or (
+        PaperColumn("a", "t"),
+        PaperColumn("b", "t"),
+        PaperColumn("Avg", mean=True),
+    )
     known = {"form": "table", "score": "accuracy", "rounds": 3, "seeds": 2} | more
     quick = Quick(1, 1)
     return Experiment("e", "E", "Table 1", columns=columns, rows=rows, quick=quick, **known)
 
 
-ROW = Row("R", "m", paper=(70.0, math.nan, 71.0), spread=(1.5, math.nan, math.nan))
+ROW = PaperRow("R", "m", paper=(70.0, math.nan, 71.0), spread=(1.5, math.nan, math.nan))
 TWO = Reproduction(
-    experiment((ROW, Row("C", "target-only"))),
+    experiment((ROW, PaperRow("C", "target-only"))),
     "fair",
     (0, 1),
     (
@@ -133,7 +145,7 @@ class TestNumbers:
         assert pair.difference == pytest.approx(-2.5)
 
     def test_a_mean_leaves_seeds_out_that_lack_a_column(self):
-        pair = TWO.pair(Row("C"), 2)
+        pair = TWO.pair(PaperRow("C"), 2)
         assert (pair.ours, pair.count) == (mean([70, 61]), 1)
 
     def test_a_gain_is_over_the_control_seed_by_seed(self):
@@ -144,26 +156,26 @@ class TestNumbers:
         assert TWO.gain("C", 0) is None
 
     def test_other_printed_numbers_stand_in_the_notes(self):
-        row = Row("R", "m", paper=(1.0,), also=(Also("Table 9", (2.5,)),))
-        found = Reproduction(experiment((row,), (Column("a", "t"),)), "paper", (0,), ())
+        row = PaperRow("R", "m", paper=(1.0,), also=(Also("Table 9", (2.5,)),))
+        found = Reproduction(experiment((row,), (PaperColumn("a", "t"),)), "paper", (0,), ())
         assert "R has other numbers in Table 9: a 2.5." in found.notes()
         assert found.pair(row, 0).also == (("Table 9", 2.5),)
 
     def test_a_row_without_a_method_shows_whose_numbers_they_are(self):
-        cited = Row("Best", paper=(80.0,), cited="DomainBed, its table")
-        found = Reproduction(experiment((cited,), (Column("a", "t"),)), "paper", (0,), ())
+        cited = PaperRow("Best", paper=(80.0,), cited="DomainBed, its table")
+        found = Reproduction(experiment((cited,), (PaperColumn("a", "t"),)), "paper", (0,), ())
         assert found.pair(cited, 0).text(1) == "– | 80.0 | –"
         assert "Best: DomainBed, its table" in found.notes()
 
     def test_weights_are_averaged_over_rounds_and_sources(self):
         told = [[0.2, None], [0.4, 0.9]]
         found = Reproduction(
-            experiment((Row("R", "m"),), (Column("a", "t"),), score="beta", form="betas"),
+            experiment((PaperRow("R", "m"),), (PaperColumn("a", "t"),), score="beta", form="betas"),
             "paper",
             (0,),
             (outcome("R", "a", 0, 1.0, beta=told, sources=["A", "B"]),),
         )
-        assert found.pair(Row("R"), 0).ours == pytest.approx(mean([0.2, 0.4, 0.9]))
+        assert found.pair(PaperRow("R"), 0).ours == pytest.approx(mean([0.2, 0.4, 0.9]))
 
 
 class TestTables:
@@ -172,8 +184,8 @@ class TestTables:
         assert r"| R | 73.5 (2.1) \| 70.0 (1.5) \| +3.5 | 63.5 (4.9) |" in text
 
     def test_columns_under_one_heading_have_a_table_of_their_own(self):
-        columns = (Column("1", "t", group="G"), Column("1", "t", group="H"))
-        found = Reproduction(experiment((Row("R", "m"),), columns), "paper", (0,), ())
+        columns = (PaperColumn("1", "t", group="G"), PaperColumn("1", "t", group="H"))
+        found = Reproduction(experiment((PaperRow("R", "m"),), columns), "paper", (0,), ())
         captions = [table.caption for table in result_tables(found)]
         assert [caption.split(":")[0] for caption in captions] == ["E, G", "E, H"]
         assert len({table.name for table in result_tables(found)}) == 2
@@ -194,8 +206,8 @@ class TestTables:
         assert [cell.value for cell in row[1:]] == [pytest.approx(v) for v in (0.1, 0.002, 2, 1)]
 
     def test_formulas_stand_beside_measured_costs(self):
-        row = Row("R", "m", formulas={"time": "O(N m)"})
-        found = Reproduction(experiment((row,), (Column("a", "t"),)), "paper", (0,), ())
+        row = PaperRow("R", "m", formulas={"time": "O(N m)"})
+        found = Reproduction(experiment((row,), (PaperColumn("a", "t"),)), "paper", (0,), ())
         table = cost_table(found)
         assert table.columns[-1].title == "time, the paper's formula"
         assert table.rows[0][-1] == "O(N m)"
@@ -204,7 +216,7 @@ class TestTables:
         ("form", "shown"), [("cost", ["table", "costs"]), ("table", ["table"])]
     )
     def test_a_table_of_costs_shows_what_was_measured(self, form, shown):
-        of = experiment((Row("R", "m"),), (Column("a", "t"),), form=form)
+        of = experiment((PaperRow("R", "m"),), (PaperColumn("a", "t"),), form=form)
         found = Reproduction(of, "paper", (0,), (outcome("R", "a", 0, 1.0),))
         assert [table.name for table in result_tables(found)] == shown
         parts = [part for s in reproduction_page(found).shown() for part in s.parts]
@@ -212,8 +224,8 @@ class TestTables:
 
 
 MAP = experiment(
-    (Row("S", "source-only"), Row("T", "target-only")),
-    tuple(Column(f"{x}, {y}", "t", x=x, y=y) for x in (0.1, 0.5) for y in (10, 20)),
+    (PaperRow("S", "source-only"), PaperRow("T", "target-only")),
+    tuple(PaperColumn(f"{x}, {y}", "t", x=x, y=y) for x in (0.1, 0.5) for y in (10, 20)),
     form="map",
     panels=(
         Panel("(a)", "errors", "delta-error", ("S", "T")),
@@ -269,8 +281,8 @@ class TestFigures:
         assert figure(found) == []
 
     def test_curves_have_ours_and_the_papers_over_x(self):
-        columns = (Column("0.4", "t", x=0.4), Column("0.2", "t", x=0.2))
-        row = Row("R", "m", paper=(1.0, 2.0))
+        columns = (PaperColumn("0.4", "t", x=0.4), PaperColumn("0.2", "t", x=0.2))
+        row = PaperRow("R", "m", paper=(1.0, 2.0))
         runs = (outcome("R", "0.4", 0, 3.0), outcome("R", "0.2", 0, 4.0))
         of = experiment((row,), columns, form="curves", x="noise")
         ours, paper = figure(Reproduction(of, "paper", (0,), runs))
@@ -279,8 +291,8 @@ class TestFigures:
         assert paper.data["values"]["y"] == [2, 1]
 
     def test_weights_have_a_panel_per_target_and_a_line_per_source(self):
-        columns = (Column("V", "t"), Column("L", "t"))
-        of = experiment((Row("R", "m"),), columns, form="betas", score="beta")
+        columns = (PaperColumn("V", "t"), PaperColumn("L", "t"))
+        of = experiment((PaperRow("R", "m"),), columns, form="betas", score="beta")
         names = {"sources": ["A", "B"]}
         runs = [
             outcome("R", "V", 0, 1.0, beta=[[0.1, 0.5], [0.3, 0.5]], **names),
@@ -356,13 +368,13 @@ class TestPlan:
 
 class TestControls:
     def controls(self, *rows):
-        whole = experiment(tuple(rows), (Column("a", "digits-noise"),))
+        whole = experiment(tuple(rows), (PaperColumn("a", "digits-noise"),))
         found, controls = with_controls(whole)
         return {row.label: (row.method, dict(row.options)) for row in found.rows}, controls
 
     def test_a_fixed_rule_has_the_target_alone_at_its_step(self):
         rows, controls = self.controls(
-            Row("FedGP_1", "fedgp", {"beta": 1}), Row("FedDA_1", "fedda", {"beta": 1})
+            PaperRow("FedGP_1", "fedgp", {"beta": 1}), PaperRow("FedDA_1", "fedda", {"beta": 1})
         )
         matched = controls["FedGP_1"]
         assert rows[matched] == ("target-only-matched", {"match": "fedgp", "beta": 1})
@@ -370,35 +382,36 @@ class TestControls:
 
     def test_other_steps_have_other_controls(self):
         _, controls = self.controls(
-            Row("FedGP_1", "fedgp", {"beta": 1}), Row("FedGP", "fedgp", {"beta": 0.5})
+            PaperRow("FedGP_1", "fedgp", {"beta": 1}), PaperRow("FedGP", "fedgp", {"beta": 0.5})
         )
         assert controls["FedGP_1"] != controls["FedGP"]
 
     def test_what_does_not_change_the_step_does_not_change_the_control(self):
         _, controls = self.controls(
-            Row("FedGP", "fedgp", {"beta": 1}), Row("all", "fedgp", {"beta": 1, "filter": False})
+            PaperRow("FedGP", "fedgp", {"beta": 1}),
+            PaperRow("all", "fedgp", {"beta": 1, "filter": False}),
         )
         assert controls["FedGP"] == controls["all"]
 
     def test_other_methods_have_the_target_alone(self):
-        rows, controls = self.controls(Row("Auto", "fedgp-auto"))
+        rows, controls = self.controls(PaperRow("Auto", "fedgp-auto"))
         assert controls == {"Auto": "Target Only"}
         assert rows["Target Only"] == ("target-only", {})
         assert rows["Linear model alone"] == ("alone-logistic", {})
 
     def test_settings_of_its_own_are_those_of_its_control(self):
-        rows, controls = self.controls(Row("Auto", "fedgp-auto", {"lr_factor": 0.1}))
+        rows, controls = self.controls(PaperRow("Auto", "fedgp-auto", {"lr_factor": 0.1}))
         method, options = rows[controls["Auto"]]
         assert method == "target-only-matched"
         assert options == {"match": "fedgp-auto", "lr_factor": 0.1}
 
     def test_rows_of_the_paper_are_taken_for_controls(self):
-        rows, controls = self.controls(Row("Own", "target-only"), Row("Ditto", "ditto"))
+        rows, controls = self.controls(PaperRow("Own", "target-only"), PaperRow("Ditto", "ditto"))
         assert controls == {"Ditto": "Own"}
         assert "Target Only" not in rows
 
     def test_bounds_and_cited_rows_have_none(self):
-        _, controls = self.controls(Row("Oracle", "oracle"), Row("Cited", paper=(1.0,)))
+        _, controls = self.controls(PaperRow("Oracle", "oracle"), PaperRow("Cited", paper=(1.0,)))
         assert controls == {}
 
 
@@ -411,9 +424,9 @@ class TestData:
 
     def test_weights_are_data_too_unless_a_backbone_is_frozen(self, tmp_path, monkeypatch):
         monkeypatch.setenv("FEDBRIDGE_DATA", str(tmp_path))
-        deep = experiment((ROW,), (Column("a", "vlcs"),))
+        deep = experiment((ROW,), (PaperColumn("a", "vlcs"),))
         assert needed_data(deep) == {"vlcs": False, "resnet18": False}
-        frozen = Column("a", "vlcs", options={"backbone": "efficientnet-lite0"})
+        frozen = PaperColumn("a", "vlcs", options={"backbone": "efficientnet-lite0"})
         assert needed_data(experiment((ROW,), (frozen,))) == {"vlcs": False}
         (tmp_path / "vlcs").mkdir()
         check_data(experiment((ROW,), (frozen,)))

@@ -64,7 +64,7 @@ SUFFIX = ".toml"
 
 
 @dataclass(frozen=True)
-class Column:
+class PaperColumn:
     """One setting: a task, or the mean of the other settings in its group.
 
     Attributes:
@@ -103,7 +103,7 @@ class Also:
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """One method in every setting.
 
     Attributes:
@@ -190,8 +190,8 @@ class Experiment:
     score: str
     rounds: int
     seeds: int
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
     quick: Quick
     label: str = ""
     rounds_fair: int | None = None
@@ -237,7 +237,7 @@ def _kept(stay: Sequence[bool], values: Sequence[Kind]) -> tuple[Kind, ...]:
     return tuple(value for value, stays in zip(values, stay, strict=True) if stays)
 
 
-def _with_columns(row: Row, stay: Sequence[bool]) -> Row:
+def _with_columns(row: PaperRow, stay: Sequence[bool]) -> PaperRow:
     """The row with the numbers of the columns that stay, and the experiment's rounds."""
     return replace(
         row,
@@ -281,7 +281,7 @@ def read(name: str, text: str) -> Experiment:
         raise DataError(f"Expected {where!r} to be TOML, but it cannot be read: {error}.") from None
     if "grid" in table:
         table["columns"] = _grid(table.pop("grid"), f"[grid] of {where}")
-    columns = _records(Column, table, "columns", where)
+    columns = _records(PaperColumn, table, "columns", where)
     rows = [_row(row, columns, where) for row in _tables(table, "rows", where)]
     own = {
         "name": name,
@@ -325,13 +325,13 @@ class _Axis:
     values: tuple[float, ...]
 
 
-def _row(table: dict[str, object], columns: Sequence[Column], where: str) -> Row:
+def _row(table: dict[str, object], columns: Sequence[PaperColumn], where: str) -> PaperRow:
     """A row with a number for every column, NaN where its file has no numbers at all."""
     place = f"row {table.get('label')!r} of {where}"
     blank = [math.nan] * len(columns)
     filled = {**table, **{key: table.get(key) or blank for key in ("paper", "spread")}}
     others = [_also(other, columns, place) for other in _tables(table, "also", place)]
-    row = _record(Row, filled, place, {"also": tuple(others)})
+    row = _record(PaperRow, filled, place, {"also": tuple(others)})
     for values in (row.paper, row.spread):
         if len(values) != len(columns):
             raise DataError(
@@ -341,7 +341,7 @@ def _row(table: dict[str, object], columns: Sequence[Column], where: str) -> Row
     return row
 
 
-def _also(table: dict[str, object], columns: Sequence[Column], where: str) -> Also:
+def _also(table: dict[str, object], columns: Sequence[PaperColumn], where: str) -> Also:
     """Numbers by the keys of their columns, in the order of the columns."""
     place, given = f"`also` of {where}", table.get("paper")
     keys = [column.key for column in columns]

@@ -17,7 +17,7 @@ from fedbridge.runs.comparison import NO_ENTRY, mean_and_spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedbridge.experiments.catalogue import Column, Experiment, Panel, Row
+    from fedbridge.experiments.catalogue import Experiment, Panel, PaperColumn, PaperRow
 
 DELTA_ERROR = "delta-error"
 KEPT = (
@@ -206,7 +206,7 @@ class Reproduction:
         complete = [s for s in self.seeds if every and all(s in scores for scores in every)]
         return {seed: fmean(scores[seed] for scores in every) for seed in complete}
 
-    def pair(self, row: Row, index: int) -> Pair:
+    def pair(self, row: PaperRow, index: int) -> Pair:
         """Ours and the paper's of a row in the column of this index."""
         scores = list(self.by_seed(row.label, index).values())
         also = [(other.where, other.paper[index]) for other in row.also]
@@ -230,7 +230,7 @@ class Reproduction:
             return None
         return Pair(fmean(apart), stdev(apart) if len(apart) > 1 else None, len(apart), None)
 
-    def winner(self, panel: Panel, column: Column) -> str | None:
+    def winner(self, panel: Panel, column: PaperColumn) -> str | None:
         """Who has the best mean over seeds in a cell of a map; None where somebody has none."""
         if panel.score == DELTA_ERROR:
             errors = {row: self.deltas.get((row, column.key), ()) for row in panel.rows}
@@ -303,7 +303,7 @@ class Reproduction:
             "notes": self.notes(),
         }
 
-    def _record(self, row: Row, index: int) -> dict[str, Any]:
+    def _record(self, row: PaperRow, index: int) -> dict[str, Any]:
         pair, gain = self.pair(row, index), self.gain(row.label, index)
         more = {"difference": pair.difference, "gain": None if gain is None else gain.ours}
         return {**vars(pair), "also": dict(pair.also), **more}

@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation.settings import Settings
     from fedbridge.runs.shapes import Kind
 
 FORMAT = 1
@@ -177,15 +176,11 @@ class RunFolder:
                 del said["weights"]  # what is not said now was said as "equal" then
         return config
 
-    def as_then(self, settings: Settings) -> Settings:
-        """Settings with which a run that version 0.1.0 began goes on in its way.
-
-        It gave small targets the sources' batch size.
-        """
+    @property
+    def is_first(self) -> bool:
+        """Whether version 0.1.0 wrote it, which gave small targets the sources' batch size."""
         config = self.config()
-        if config is None or not _is_first(config) or settings.batch_size_target is not None:
-            return settings
-        return replace(settings, batch_size_target=settings.batch_size)
+        return config is not None and _is_first(config)
 
     def summary(self, *, whole: bool = False) -> dict[str, Any] | None:
         """The summary of a finished run; None if it is not finished. See ``config``."""

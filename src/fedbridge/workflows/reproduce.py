@@ -26,7 +26,7 @@ from fedbridge.data.load import registry
 from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
-from fedbridge.experiments.catalogue import Row
+from fedbridge.experiments.catalogue import PaperRow
 from fedbridge.experiments.reproduction import DELTA_ERROR, CellOutcome, Reproduction, summary_of
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.base.processes import Tell
-    from fedbridge.experiments.catalogue import Column, Experiment
+    from fedbridge.experiments.catalogue import Experiment, PaperColumn
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.cell import CellSpec
     from fedbridge.runs.comparison import CellResult
@@ -151,7 +151,7 @@ def only_columns(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
     )
 
 
-def _with_columns(row: Row, stay: Sequence[bool]) -> Row:
+def _with_columns(row: PaperRow, stay: Sequence[bool]) -> PaperRow:
     also = [replace(other, paper=tuple(compress(other.paper, stay))) for other in row.also]
     paper, spread = (tuple(compress(values, stay)) for values in (row.paper, row.spread))
     return replace(row, paper=paper, spread=spread, also=tuple(also))
@@ -325,7 +325,7 @@ class ReproductionPlan:
         check_distinct("seeds", which)
         return cls(plan, protocol, which, controls, quick, rounds)
 
-    def planned(self, row: Row, column: Column, seed: int) -> ReproducedRun:
+    def planned(self, row: PaperRow, column: PaperColumn, seed: int) -> ReproducedRun:
         """The run of a row in a column."""
         assert row.method is not None
         has = (*NAMES, *known_methods.options_of(row.method))
@@ -341,11 +341,11 @@ class ReproductionPlan:
             protocol=self.protocol,
         )
 
-    def _setting(self, column: Column) -> Setting:
+    def _setting(self, column: PaperColumn) -> Setting:
         own = {} if self.protocol == FAIR else {"protocol": self.protocol}
         return Setting(column.key, column.task, column.target, {**column.options, **own})
 
-    def moments(self, column: Column, seed: int) -> ReproducedRun:
+    def moments(self, column: PaperColumn, seed: int) -> ReproducedRun:
         """What the Delta errors of a column are made of."""
         about = Variant(MOMENTS)
         return ReproducedRun(
@@ -439,8 +439,8 @@ def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
     step beside a fixed rule (``target-only-matched``), else ``target-only``.
     """
     controls: dict[str, str] = {}
-    added: list[tuple[dict[str, Any], Row]] = []
-    alone = Row("Target Only", TARGET_ONLY)
+    added: list[tuple[dict[str, Any], PaperRow]] = []
+    alone = PaperRow("Target Only", TARGET_ONLY)
     alone = next((r for r in experiment.rows if r.method == TARGET_ONLY and not r.options), alone)
     for row in experiment.rows:
         own = row.method in (TARGET_ONLY, MATCHED, ALONE)
@@ -456,10 +456,10 @@ def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
         same = [control for steps, control in added if steps == told]
         if not same:
             label, match = f"Target Only, steps of {row.label}", {"match": row.method}
-            same = [Row(label, MATCHED, {**match, **step}, row.rounds)]
+            same = [PaperRow(label, MATCHED, {**match, **step}, row.rounds)]
             added.append((told, same[0]))
         controls[row.label] = same[0].label
     there = {row.method for row in experiment.rows}
-    general = [alone, Row("Linear model alone", ALONE)]
+    general = [alone, PaperRow("Linear model alone", ALONE)]
     rows = [*(row for row in general if row.method not in there), *(row for _, row in added)]
     return replace(experiment, rows=(*experiment.rows, *rows)), controls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,8 @@ def run(
         loaded.model,
     )
     folder = None if out is None else RunFolder(Path(out))
-    if folder is not None and resume:
-        settings = folder.as_then(settings)
+    if folder is not None and resume and folder.is_first and settings.batch_size_target is None:
+        settings = replace(settings, batch_size_target=settings.batch_size)
     asked = Run(
         loaded,
         method,
