@@ -1,7 +1,6 @@
 """The oracle is a bound: no method without its labels beats it by more than chance."""
 
 import math
-from statistics import mean
 
 import pytest
 
@@ -12,20 +11,18 @@ STRONG = ("source-only", "fedavg", "mme", "offset", "alone-logistic")
 
 
 @pytest.mark.parametrize(
-    ("task", "seeds"),
-    [("digits-none", 2), ("digits-noise", 2), ("digits-rotation", 1), ("digits-contrast", 1)],
+    "name", ["digits-none", "digits-noise", "digits-rotation", "digits-contrast"]
 )
-def test_nobody_without_its_labels_beats_it_by_more_than_chance(task, seeds):
-    tasks = [fb.load_task(task, seed=seed) for seed in range(seeds)]
+def test_nobody_without_its_labels_beats_it_by_more_than_chance(name):
+    """After a few rounds; ``benchmarks/oracle_bound.py`` has more rounds and more rivals."""
+    task = fb.load_task(name, seed=0)
 
     def accuracy(method):
-        runs = [fb.run(one, method, rounds=6, seed=s, workers=1) for s, one in enumerate(tasks)]
-        return mean(one.history[-1]["accuracy"] for one in runs)
+        return fb.run(task, method, rounds=5, seed=0, workers=1).history[-1]["accuracy"]
 
     bound = accuracy("oracle")
     share = bound / 100
-    rows = sum(len(one.test) for one in tasks)
-    chance = 200 * math.sqrt(2 * share * (1 - share) / rows)  # two standard errors of a difference
+    chance = 200 * math.sqrt(2 * share * (1 - share) / len(task.test))  # two standard errors
     assert bound > 70
     assert max(map(accuracy, STRONG)) <= bound + chance
 

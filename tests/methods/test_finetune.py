@@ -55,7 +55,7 @@ class TestOffline:
 
 class TestCrossValidated:
     def test_keeps_the_sources_model_where_it_is_the_best(self):
-        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 6})
+        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 6}, folds=3)
         plain = fb.run(blobs(), "source-only", **{**QUICK, "rounds": 6})
         assert result.accuracy >= plain.accuracy - 2
 
@@ -84,7 +84,7 @@ class TestCrossValidated:
                 assert all(not own & fold for own, fold in zip(rows, folds * 2, strict=True))
 
     def test_chooses_every_few_rounds_and_applies_the_choice_in_between(self):
-        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 4}, choose_every=3)
+        result = fb.run(blobs(), "finetune-cv", **{**QUICK, "rounds": 4}, choose_every=3, folds=2)
         assert [("held_out_loss" in line) for line in result.history] == [True, False, False, True]
         choices = [line["choice"] for line in result.history]
         assert choices[0] == choices[1] == choices[2]
@@ -93,7 +93,8 @@ class TestCrossValidated:
         task = blobs()
         task.target.x.mul_(1e20)
         record = Record()
-        method("finetune-cv", federation(task, method="finetune-cv")).adapt(1, record)
+        fed = federation(task, method="finetune-cv", batch_size_target=12)
+        method("finetune-cv", fed, folds=2).adapt(1, record)
         assert record.extra["failed_trainings"] > 0
         assert "trainings of the target failed" in record.notes[0]
 
@@ -201,6 +202,6 @@ class TestOracle:
 
 def test_delivers_a_plain_model():
     for name in ("finetune-offline", "finetune-cv", "ditto", "apfl"):
-        first, second = (fb.run(blobs(), name, **QUICK).model for _ in range(2))
+        first, second = (fb.run(blobs(), name, **{**QUICK, "rounds": 1}).model for _ in range(2))
         assert same_model(first, second)
         assert type(first).__name__ == "SplitModel"
