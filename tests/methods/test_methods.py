@@ -421,3 +421,15 @@ def test_evidence_can_be_in_another_unit_than_what_is_mixed(mixes_aligned):
     assert beta == pytest.approx(first("fedda-auto", not mixes_aligned)[0], rel=1e-6)
     assert beta != pytest.approx(first("fedda-auto", mixes_aligned)[0], rel=1e-3)
     torch.testing.assert_close(moved, first("fedda", mixes_aligned, beta=beta)[1])
+
+
+def test_delta_counts_the_batches_of_a_run():
+    """In a run the batches are only known by their sketches, here exact ones of a small model."""
+
+    def beta(delta):
+        fed = federation(blobs(shift=3.0, target_rows=60), batch_size_target=2)
+        return torch.tensor(method("fedgp-auto", fed, delta=delta).run_round(1).beta)
+
+    whole, scripts, batches = map(beta, (1.0, "scripts", "batches"))
+    assert bool((batches < scripts).all())
+    assert bool((scripts < whole).all())
