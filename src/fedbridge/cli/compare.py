@@ -171,11 +171,10 @@ def show_comparison(
         for text in (*comparison.notes(), *([] if story is None else ["", story, ""])):
             console.print(text)
         console.print(f"report: {page}", soft_wrap=True)
-    for cell in comparison.failures:
-        shared.complain(
-            f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}", shared.FAILED
-        )
-    return shared.FAILED if comparison.failures else 0
+    return shared.complain_of_failures(
+        f"{cell.setting}, {cell.method}, seed {cell.seed} failed: {cell.error}"
+        for cell in comparison.failures
+    )
 
 
 def _varied(

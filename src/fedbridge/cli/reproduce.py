@@ -129,11 +129,9 @@ def _told(found: Reproduction, out: Path, args: Namespace) -> int:
         for text in found.notes():
             console.print(text)
         console.print(f"report: {out / REPORT_FILE}", soft_wrap=True)
-    for one in found.failures:
-        shared.complain(
-            f"{one.column}, {one.row}, seed {one.seed} failed: {one.error}", shared.FAILED
-        )
-    return shared.FAILED if found.failures else 0
+    return shared.complain_of_failures(
+        f"{one.column}, {one.row}, seed {one.seed} failed: {one.error}" for one in found.failures
+    )
 
 
 def _list(args: Namespace) -> int:

@@ -22,7 +22,7 @@ from fedbridge.base.values import value_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
@@ -254,6 +254,11 @@ def complain(text: str, status: int) -> int:
     """Say one line on stderr; returns the exit status."""
     sys.stderr.write(f"fedbridge: {plain(text)}\n")
     return status
+
+
+def complain_of_failures(failures: Iterable[str]) -> int:
+    """Name the runs of a table that failed; returns the exit status."""
+    return max((complain(text, FAILED) for text in failures), default=0)
 
 
 def sort_options(args: Namespace, methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -54,7 +54,7 @@ from fedbridge.base.errors import DataError, UnknownNameError, nearest
 from fedbridge.base.files import packaged_text, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 Kind = TypeVar("Kind")
 
@@ -200,52 +200,52 @@ class Experiment:
     y: str = ""
     notes: tuple[str, ...] = ()
 
-    def in_quick_form(self) -> Experiment:
-        """The small form: fewer columns, rows, rounds and seeds, smaller tasks.
+    def with_columns(self, taken: Collection[str]) -> Experiment:
+        """The part of it that has these columns, by their keys.
 
         A mean stays only where all columns of its group do: another is not comparable.
         """
+        cut = {c.group for c in self.columns if not (c.mean or c.key in taken)}
+        stay = [c.group not in cut if c.mean else c.key in taken for c in self.columns]
+        return replace(
+            self,
+            columns=_kept(stay, self.columns),
+            rows=tuple(
+                replace(
+                    row,
+                    paper=_kept(stay, row.paper),
+                    spread=_kept(stay, row.spread),
+                    also=tuple(replace(o, paper=_kept(stay, o.paper)) for o in row.also),
+                )
+                for row in self.rows
+            ),
+        )
+
+    def in_quick_form(self) -> Experiment:
+        """The small form: fewer columns, rows, rounds and seeds, smaller tasks."""
         quick = self.quick
-        taken = {column.key for column in self.columns if not column.mean}
-        taken &= set(quick.columns) or taken
-        whole = {
-            column.group
-            for column in self.columns
-            if {c.key for c in self.columns if c.group == column.group and not c.mean} <= taken
-        }
-        stay = [c.group in whole if c.mean else c.key in taken for c in self.columns]
+        part = self.with_columns(quick.columns or [column.key for column in self.columns])
         columns = [
             replace(
                 column,
                 task=str(quick.tasks.get(column.task, column.task)),
                 options=column.options if column.mean else {**column.options, **quick.options},
             )
-            for column in _kept(stay, self.columns)
+            for column in part.columns
         ]
-        rows = [row for row in self.rows if row.label in (quick.rows or (row.label,))]
+        rows = [row for row in part.rows if row.label in (quick.rows or (row.label,))]
         return replace(
-            self,
+            part,
             rounds=quick.rounds,
             rounds_fair=quick.rounds_fair,
             seeds=quick.seeds,
             columns=tuple(columns),
-            rows=tuple(_with_columns(row, stay) for row in rows),
+            rows=tuple(replace(row, rounds=None) for row in rows),
         )
 
 
 def _kept(stay: Sequence[bool], values: Sequence[Kind]) -> tuple[Kind, ...]:
     return tuple(value for value, stays in zip(values, stay, strict=True) if stays)
-
-
-def _with_columns(row: PaperRow, stay: Sequence[bool]) -> PaperRow:
-    """The row with the numbers of the columns that stay, and the experiment's rounds."""
-    return replace(
-        row,
-        rounds=None,
-        paper=_kept(stay, row.paper),
-        spread=_kept(stay, row.spread),
-        also=tuple(replace(other, paper=_kept(stay, other.paper)) for other in row.also),
-    )
 
 
 @cache

@@ -262,8 +262,7 @@ class Run:
             if round == 1:
                 method.begin(method.state)
             record = method.run_round(round)
-        said = federation.batch_note()
-        if said and not self.history:
+        if not self.history and (said := federation.batch_note()):
             record.notes.append(said)
         _check_finite(round, method.state)
         line = self._line(round, federation, method.state, record)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
 from fedbridge.core.blocks import placed_parameters
+from fedbridge.models.networks import slices_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -49,11 +50,13 @@ class HeadPlace:
         weight: entries of ``W``, row by row, and
         bias: those of ``b``.
         shape: of ``W``: outputs, features.
+        slices: both parts as half-open intervals, in order and apart from each other.
     """
 
     weight: slice
     bias: slice
     shape: tuple[int, int]
+    slices: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
@@ -61,14 +64,11 @@ class HeadPlace:
         head = linear_head(model)
         found = {id(parameter): columns for parameter, columns in placed_parameters(model)}
         return cls(
-            found[id(head.weight)], found[id(head.bias)], (head.out_features, head.in_features)
+            found[id(head.weight)],
+            found[id(head.bias)],
+            (head.out_features, head.in_features),
+            slices_of(model, head),
         )
-
-    @property
-    def slices(self) -> tuple[tuple[int, int], ...]:
-        """Both parts as half-open intervals, in order and apart from each other."""
-        first, last = sorted((p.start, p.stop) for p in (self.weight, self.bias))
-        return ((first[0], last[1]),) if first[1] == last[0] else (first, last)
 
     def read(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """``W`` and ``b`` in float64."""

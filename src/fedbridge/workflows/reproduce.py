@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import compress, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from fedbridge.workflows.compared import Setting, seeds_of
 from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from fedbridge.base.processes import Tell
     from fedbridge.experiments.catalogue import Experiment, PaperColumn
@@ -130,31 +130,16 @@ def only_columns(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
     """The experiment with the columns that fit a pattern; a mean needs all of its group."""
     wanted = tuple(patterns)
     keys = [column.key for column in experiment.columns]
-    fits = [any(fnmatchcase(key, pattern) for pattern in wanted) for key in keys]
-    cut = {c.group for c, fit in zip(experiment.columns, fits, strict=True) if not (c.mean or fit)}
-    stay = [
-        column.group not in cut if column.mean else fit
-        for column, fit in zip(experiment.columns, fits, strict=True)
-    ]
-    if not any(stay):
+    fits = {key for key in keys if any(fnmatchcase(key, pattern) for pattern in wanted)}
+    part = experiment.with_columns(fits)
+    if not part.columns:
         raise OptionError(
             f"Expected `columns` of {experiment.name}, but {', '.join(wanted)} fits none of: "
             f"{', '.join(keys)}."
         )
-    left = {key for key, stays in zip(keys, stay, strict=True) if stays}
+    left = {column.key for column in part.columns}
     few = tuple(key for key in experiment.quick.columns if key in left)
-    return replace(
-        experiment,
-        columns=tuple(compress(experiment.columns, stay)),
-        rows=tuple(_with_columns(row, stay) for row in experiment.rows),
-        quick=replace(experiment.quick, columns=few),
-    )
-
-
-def _with_columns(row: PaperRow, stay: Sequence[bool]) -> PaperRow:
-    also = [replace(other, paper=tuple(compress(other.paper, stay))) for other in row.also]
-    paper, spread = (tuple(compress(values, stay)) for values in (row.paper, row.spread))
-    return replace(row, paper=paper, spread=spread, also=tuple(also))
+    return replace(part, quick=replace(experiment.quick, columns=few))
 
 
 def needed_data(experiment: Experiment) -> dict[str, bool]:
