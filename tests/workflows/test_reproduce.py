@@ -38,6 +38,7 @@ from fedbridge.workflows.reproduce import (
     MissingDataError,
     ReproductionPlan,
     check_data,
+    load_experiment,
     needed_data,
     only_columns,
     reproduce,
@@ -680,6 +681,29 @@ y = { option = "n_target", values = [20] }
         moved = reproduce(file(text), out=tmp_path / "new" / "map", results=lines, finished=True)
         assert moved.kept == 3
         assert moved.deltas == again.deltas
+
+
+@pytest.mark.parametrize("protocol", ["paper", "fair"])
+@pytest.mark.parametrize("method", ["target-only", "target-only-matched"])
+def test_the_target_alone_has_one_result_at_every_distance_of_the_map(protocol, method):
+    """Which is why its row has ``regardless``, and so have its controls."""
+    found = []
+    for distance in (0.0, 0.56):
+        task = fb.load_task("rbf", seed=1, diff=distance, n_target=27, protocol=protocol)
+        found.append(fb.run(task, method=method, rounds=2, seed=1, workers=1).summary["score"])
+    assert found[0] == found[1]
+
+
+def test_a_row_that_a_setting_does_not_change_is_run_once():
+    plan = ReproductionPlan.of(load_experiment("rbf-map"), "fair", [0], None, quick=False)
+    runs = {
+        row.label: {plan.planned(row, column, 0).spec().key for column in plan.experiment.columns}
+        for row in plan.experiment.rows
+    }
+    alone = {label: len(keys) for label, keys in runs.items() if label.startswith("Target Only")}
+    assert alone.keys() == {"Target Only", "Target Only, steps of FedDA"}
+    assert set(alone.values()) == {9}
+    assert len(runs["FedGP"]) == 81
 
 
 def test_a_cache_that_holds_another_run_is_not_believed(tmp_path):

@@ -110,6 +110,8 @@ class PaperRow:
         label: As the paper calls it.
         method: Our name of it; None where there is nothing to run.
         options: Of the run, beyond the protocol's.
+        regardless: Options of the settings that do not change its result, and the values at which
+            it is run once for all of them.
         rounds: Of this method, if it has others than the experiment.
         paper: The printed numbers, one per column; NaN where there is none.
         spread: The printed standard deviations in the same way.
@@ -121,6 +123,7 @@ class PaperRow:
     label: str
     method: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    regardless: Mapping[str, object] = field(default_factory=dict)
     rounds: int | None = None
     paper: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
+import torch
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError
@@ -82,6 +83,17 @@ class AsImages(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The batch as ``(n, 1, H, W)``."""
         return x.unsqueeze(1)
+
+
+class ChannelsLast(nn.Module):
+    """Lays images out pixel by pixel: few channels are convolved and pooled faster like that.
+
+    A step of the paper's network of two convolutions takes 0.7 of the time (benchmarks/round.py).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same numbers in the other order of memory."""
+        return x.to(memory_format=torch.channels_last)
 
 
 class Normalise(nn.Module):
@@ -167,14 +179,15 @@ def cnn(task: TaskShape, size: str | None) -> nn.Module:
 
     For 28x28x1 it has the paper's 44,426 parameters. Images under 20 pixels get padded 3x3
     convolutions, because two 5x5 ones would leave next to nothing of them; large ones are pooled
-    further until the map is at most 8x8.
+    further until the map is at most 8x8. ReLU and the largest of four commute, gradients too: it
+    comes after pooling, where a quarter of the numbers is left.
     """
     refuse_size("cnn", size)
     channels, height, width = image_shape(task, "cnn")
     kernel, padding = (5, 0) if min(height, width) >= SMALLEST_FOR_5X5 else (3, 1)
-    layers = _channel_first(task)
+    layers = [*_channel_first(task), ChannelsLast()]
     for inputs, outputs in ((channels, 6), (6, 16)):
-        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
         height, width = ((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
     while max(height, width) > LARGEST_MAP and min(height, width) > 1:
         layers.append(nn.MaxPool2d(2))

@@ -317,7 +317,7 @@ class ReproductionPlan:
         options = {name: value for name, value in column.run.items() if name in has}
         rounds = self.experiment.rounds if row.rounds is None else row.rounds
         return ReproducedRun(
-            self._setting(column),
+            self._setting(column, row.regardless),
             Variant(row.method, {}, row.label),
             seed,
             rounds,
@@ -326,15 +326,16 @@ class ReproductionPlan:
             protocol=self.protocol,
         )
 
-    def _setting(self, column: PaperColumn) -> Setting:
+    def _setting(self, column: PaperColumn, regardless: Mapping[str, object]) -> Setting:
         own = {} if self.protocol == FAIR else {"protocol": self.protocol}
-        return Setting(column.key, column.task, column.target, {**column.options, **own})
+        asked = {**column.options, **regardless, **own}
+        return Setting(column.key, column.task, column.target, asked)
 
     def moments(self, column: PaperColumn, seed: int) -> ReproducedRun:
         """What the Delta errors of a column are made of."""
         about = Variant(MOMENTS)
         return ReproducedRun(
-            self._setting(column), about, seed, 1, {}, None, protocol=self.protocol
+            self._setting(column, {}), about, seed, 1, {}, None, protocol=self.protocol
         )
 
     def go(
@@ -441,7 +442,7 @@ def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
         same = [control for steps, control in added if steps == told]
         if not same:
             label, match = f"Target Only, steps of {row.label}", {"match": row.method}
-            same = [PaperRow(label, MATCHED, {**match, **step}, row.rounds)]
+            same = [PaperRow(label, MATCHED, {**match, **step}, alone.regardless, row.rounds)]
             added.append((told, same[0]))
         controls[row.label] = same[0].label
     there = {row.method for row in experiment.rows}
