@@ -56,6 +56,14 @@ def test_tables_of_options_are_those_of_the_docstrings():
         assert make["filled"](text) == text, f"{path.name}: run python docs/make_tables.py"
 
 
+def test_tables_of_results_are_those_of_the_committed_runs():
+    make = runpy.run_path(str(ROOT / "docs/make_results.py"))
+    text = make["DOCUMENT"].read_text(encoding="utf-8")
+    shown = {f"{name}-{protocol}.jsonl" for _, name, protocol, _ in make["PART"].findall(text)}
+    assert shown == {file.name for file in make["RESULTS"].glob("*.jsonl")}
+    assert make["filled"](text) == text, "run python docs/make_results.py"
+
+
 def test_lines_of_the_documents_are_short():
     for path in [*FILES, *EXAMPLES]:
         long = [line for line in path.read_text("utf-8").splitlines() if len(line) > 100]

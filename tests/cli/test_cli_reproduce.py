@@ -118,7 +118,7 @@ class TestTable:
         again = capsys.readouterr().out
         assert again.splitlines()[0] == "2 runs were finished before"
         assert again.splitlines()[1:] == first.splitlines()
-        assert "| 50.0 |" in first
+        assert "/ 50.0 /" in first
 
     def test_ctrl_c_says_how_to_go_on(self, capsys, monkeypatch, tmp_path):
         done = []

@@ -130,7 +130,7 @@ class TestNumbers:
         assert pair.spread == pytest.approx(stdev([72, 75]))
         assert (pair.count, pair.paper, pair.paper_spread) == (2, 70.0, 1.5)
         assert pair.difference == 3.5
-        assert pair.text(1) == "73.5 (2.1) | 70.0 (1.5) | +3.5"
+        assert pair.text(1) == "73.5 (2.1) / 70.0 (1.5) / +3.5"
 
     def test_a_number_that_the_paper_does_not_print_has_no_difference(self):
         pair = TWO.pair(ROW, 1)
@@ -165,7 +165,7 @@ class TestNumbers:
     def test_a_row_without_a_method_shows_whose_numbers_they_are(self):
         cited = PaperRow("Best", paper=(80.0,), cited="DomainBed, its table")
         found = Reproduction(experiment((cited,), (PaperColumn("a", "t"),)), "paper", (0,), ())
-        assert found.pair(cited, 0).text(1) == "– | 80.0 | –"
+        assert found.pair(cited, 0).text(1) == "– / 80.0 / –"
         assert "Best: DomainBed, its table" in found.notes()
 
     def test_weights_are_averaged_over_rounds_and_sources(self):
@@ -182,7 +182,7 @@ class TestNumbers:
 class TestTables:
     def test_the_table_has_ours_the_papers_and_the_difference(self):
         text = to_markdown(result_tables(TWO)[0])
-        assert r"| R | 73.5 (2.1) \| 70.0 (1.5) \| +3.5 | 63.5 (4.9) |" in text
+        assert r"| R | 73.5 (2.1) / 70.0 (1.5) / +3.5 | 63.5 (4.9) |" in text
 
     def test_columns_under_one_heading_have_a_table_of_their_own(self):
         columns = (PaperColumn("1", "t", group="G"), PaperColumn("1", "t", group="H"))
@@ -589,7 +589,7 @@ class TestRunning:
             *(("FedDA", "0.2", 0), ("FedDA", "0.4", 0))
         ]
         assert lines[0]["settings"]["options"]["weights"] == "samples"
-        assert r"\| 50.0 \|" in (out / "table.md").read_text()
+        assert "/ 50.0 /" in (out / "table.md").read_text()
         assert r"\caption{Digits with noise: ours" in (out / "table.tex").read_text()
         assert lines[0]["version"] == fb.__version__
         assert (out / "figure.svg").read_text().count("<svg") == 1 + len(figure(found))

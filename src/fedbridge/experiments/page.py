@@ -94,7 +94,7 @@ def reproduction_page(found: Reproduction) -> Page:
 def command(found: Reproduction) -> str:
     """What runs the same again."""
     words = ["fedbridge reproduce", found.experiment.name, "--protocol", found.protocol]
-    words += ["--seeds", ",".join([*map(str, found.seeds), ""])]
+    words += ["--seeds", ",".join(map(str, found.seeds)) + ("," if len(found.seeds) == 1 else "")]
     words += ["--quick"] if found.quick else []
     words += [] if found.rounds is None else ["--rounds", str(found.rounds)]
     return " ".join(words)

@@ -63,14 +63,14 @@ class Pair:
         return None if self.ours is None or self.paper is None else self.ours - self.paper
 
     def text(self, digits: int) -> str:
-        """``ours (spread) | paper | difference``; what is missing is a dash or left out."""
+        """``ours (spread) / paper / difference``; what is missing is a dash or left out."""
         shown = mean_and_spread(self.ours, self.spread, digits)
         if self.paper is None:
             return shown
         apart = self.difference
         said = NO_ENTRY if apart is None else f"{apart:+.{digits}f}"
         paper = mean_and_spread(self.paper, self.paper_spread, digits)
-        return f"{shown} | {paper} | {said}"
+        return f"{shown} / {paper} / {said}"
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def _short(value: Any) -> Any:
     return value
 
 
-def summary_of(line: Mapping[str, Any]) -> tuple[CellSpec, dict[str, Any]] | None:
-    """The run that a line of ``results.jsonl`` is of, and what came out; None if it is no such.
+def summary_of(line: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The key of the run that a line of ``results.jsonl`` is of, and what came out; or None.
 
     Lines of an earlier generation of the code are none: their results may be others now.
     """
@@ -130,7 +130,7 @@ def summary_of(line: Mapping[str, Any]) -> tuple[CellSpec, dict[str, Any]] | Non
         same = bool(spec.key == line["key"])
     except (KeyError, TypeError, AttributeError, OptionError):
         return None
-    return (spec, {name: line[name] for name in KEPT if name in line}) if same else None
+    return (spec.key, {name: line[name] for name in KEPT if name in line}) if same else None
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class Reproduction:
         how = (
             f"{experiment.where}; protocol {self.protocol}, {counted(rounds, 'round')}, "
             f"{counted(len(self.seeds), 'seed')}. {UNITS[experiment.score]}: ours, in brackets the "
-            f"standard deviation over seeds | the paper's | ours minus the paper's."
+            f"standard deviation over seeds / the paper's / ours minus the paper's."
         )
         notes = [how]
         notes += [

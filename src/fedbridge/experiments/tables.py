@@ -58,9 +58,11 @@ def _by_method(found: Reproduction, group: str) -> Table:
         for row in experiment.rows
     ]
     of = f", {group}" if group else ""
+    printed = any(row.paper for row in experiment.rows)
+    numbers = "ours (spread) / the paper's / difference" if printed else "ours (spread)"
     return Table(
         _name("table", groups(found), group),
-        f"{experiment.title}{of}: ours (spread) | the paper's | difference",
+        f"{experiment.title}{of}: {numbers}",
         (Column("method"), *headings),
         tuple(rows),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import product
@@ -101,9 +101,8 @@ def reproduce(
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
-    cache = CellCache(folder.parent / CELLS)
-    if results is not None:
-        cache.take(Path(results))
+    done_before = {} if results is None else read_results(Path(results))
+    cache = CellCache(folder.parent / CELLS, done_before)
     with nullcontext() if finished else folder_lock(folder):
         return plan.go(cache, progress, workers, finished=finished)
 
@@ -166,16 +165,24 @@ def check_data(experiment: Experiment) -> None:
 
 @dataclass(frozen=True)
 class CellCache:
-    """Results of finished runs, a file each, named by all that decides them."""
+    """Results of finished runs, a file each, named by all that decides them.
+
+    Attributes:
+        path: The folder of the files.
+        known: Summaries of other runs by their keys, which have no file here.
+    """
 
     path: Path
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def file(self, spec: CellSpec) -> Path:
         """Where a run's result is, or will be."""
         return self.path / f"{spec.key}.json"
 
-    def get(self, spec: CellSpec) -> dict[str, Any] | None:
+    def get(self, spec: CellSpec) -> Mapping[str, Any] | None:
         """The summary of a run that is finished; a damaged file counts as none."""
+        if spec.key in self.known:
+            return self.known[spec.key]
         try:
             found = parse_json(read_text(self.file(spec)))
         except (OSError, ValueError):
@@ -189,19 +196,17 @@ class CellCache:
         record = {"key": spec.key, "spec": spec.record, "summary": summary, "version": __version__}
         write_atomically(self.file(spec), to_json(record) + "\n")
 
-    def take(self, file: Path) -> None:
-        """Keep the runs of a ``results.jsonl`` that are not here yet."""
-        try:
-            lines = [parse_json(line) for line in read_text(file).splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"Expected results of runs in {str(file)!r}, a JSON object per line, but they "
-                f"cannot be read: {error}."
-            ) from error
-        for line in lines:
-            found = summary_of(line)
-            if found is not None and self.get(found[0]) is None:
-                self.put(*found)
+
+def read_results(file: Path) -> dict[str, dict[str, Any]]:
+    """The summaries of the runs in a ``results.jsonl`` by their keys."""
+    try:
+        lines = [parse_json(line) for line in read_text(file).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"Expected results of runs in {str(file)!r}, a JSON object per line, but they "
+            f"cannot be read: {error}."
+        ) from error
+    return dict(found for line in lines if (found := summary_of(line)) is not None)
 
 
 @dataclass(frozen=True)
@@ -413,7 +418,7 @@ def _played(
     waiting = [number for number in range(len(board.cells)) if number not in board.results]
     how: dict[str, Any] = {} if workers is None else {"workers": workers}
     if not finished:
-        board.play(waiting, how, partial(run_cached, cache, **how))
+        board.play(waiting, how, partial(run_cached, CellCache(cache.path), **how))
     results = [board.results.get(k, cell.result(None)) for k, cell in enumerate(board.cells)]
     return dict(zip(by_key, results, strict=True)), kept
 

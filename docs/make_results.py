@@ -1,0 +1,127 @@
+"""Writes the tables of results into docs/results.md: `python docs/make_results.py`.
+
+They are made of the committed runs in `docs/results/`, a file for each experiment and protocol, and
+stand between `<!-- results: NAME PROTOCOL -->` and `<!-- end -->`. Figures are drawn beside the
+runs. `tests/test_docs.py` holds document and runs equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from fedbridge.data.protocols import FAIR
+from fedbridge.experiments.page import command, figure
+from fedbridge.experiments.tables import gain_tables, result_tables
+from fedbridge.report import figure_sheet
+from fedbridge.report.tables import Column, Table, to_markdown
+from fedbridge.report.text import counted
+from fedbridge.workflows.reproduce import load_experiment, reproduce
+
+if TYPE_CHECKING:
+    from fedbridge.experiments.reproduction import Reproduction
+
+DOCUMENT = Path(__file__).parent / "results.md"
+RESULTS = DOCUMENT.parent / "results"
+PART = re.compile(r"(<!-- results: ([\w-]+) (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+NEAR = 2.0
+"""Points of accuracy within which ours and the paper's are called the same."""
+DRAWN = ("map", "curves")
+"""Forms of experiments whose figure says more than their table."""
+
+
+def committed(name: str, protocol: str) -> Reproduction:
+    """What the committed runs of an experiment are."""
+    file = RESULTS / f"{name}-{protocol}.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    seeds = sorted({line["seed"] for line in lines})
+    experiment = load_experiment(name)
+    usual = experiment.rounds
+    if protocol == FAIR and experiment.rounds_fair is not None:
+        usual = experiment.rounds_fair
+    most = max(line.get("rounds", 0) for line in lines)
+    rounds = None if any(line.get("rounds") == usual for line in lines) else most
+    with TemporaryDirectory() as room:
+        out = Path(room) / name
+        found = reproduce(name, protocol, seeds, rounds, out=out, results=file, finished=True)
+    return without_paper(found) if protocol == FAIR else found
+
+
+def without_paper(found: Reproduction) -> Reproduction:
+    """The same without the paper's numbers, which are of other settings."""
+    rows = [replace(row, paper=(), spread=(), also=()) for row in found.experiment.rows]
+    return replace(found, experiment=replace(found.experiment, rows=tuple(rows)))
+
+
+def section(name: str, protocol: str) -> str:
+    """Command, tables and figure of an experiment under a protocol, as Markdown."""
+    found = committed(name, protocol)
+    is_map = found.experiment.form == "map"
+    tables = [wins(found)] if is_map else [*result_tables(found), *gain_tables(found)]
+    shown = f"--finished --results docs/results/{name}-{protocol}.jsonl"
+    parts = [f"```bash\n{command(found)} \\\n  {shown}\n```\n", f"{account(found)}\n"]
+    for table in tables:
+        parts += [f"{table.caption}:\n", to_markdown(table)]
+    if found.experiment.form in DRAWN:
+        words = f"{found.experiment.title}, protocol {protocol}"
+        parts.append(f"![{words}](results/{name}-{protocol}.svg)\n")
+    return "\n".join(parts)
+
+
+def account(found: Reproduction) -> str:
+    """Version, seeds and rounds, how near to the paper, and what is not there."""
+    versions = sorted({str(one.summary["version"]) for one in found.finished if one.summary})
+    counts = Counter(one.summary["rounds"] for one in found.finished if one.summary)
+    rounds = " or ".join(str(count) for count in sorted(counts))
+    said = f"Version {', '.join(versions)}, {counted(len(found.seeds), 'seed')}, {rounds} rounds"
+    apart = [
+        abs(pair.difference)
+        for row in found.experiment.rows
+        for index in range(len(found.experiment.columns))
+        if (pair := found.pair(row, index)).difference is not None
+    ]
+    if apart:
+        near = sum(value <= NEAR for value in apart)
+        said += f";\n{near} of the paper's {len(apart)} numbers within two points"
+    open_ = len(found.outcomes) - len(found.finished) - sum(one.unmet for one in found.outcomes)
+    return said + (f";\n{open_} of {len(found.outcomes)} runs are not done." if open_ else ".")
+
+
+def wins(found: Reproduction) -> Table:
+    """In how many cells of each map a rule wins."""
+    experiment = found.experiment
+    won = [
+        Counter(found.winner(panel, column) for column in experiment.columns)
+        for panel in experiment.panels
+    ]
+    titles = [f"{panel.label} {panel.title}" for panel in experiment.panels]
+    rows = tuple(
+        (row.label, *(count[row.label] or None for count in won)) for row in experiment.rows
+    )
+    cells = counted(len(experiment.columns), "cell")
+    columns = (Column("rule"), *(Column(title, "number", 0) for title in titles))
+    return Table("wins", f"Cells of {cells} in which each rule wins", columns, rows)
+
+
+def filled(text: str) -> str:
+    """The document with its tables as the runs have them."""
+    return PART.sub(lambda found: f"{found[1]}{section(found[2], found[3])}{found[4]}", text)
+
+
+def main() -> None:
+    """Write the document anew, and draw its figures."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(filled(text), encoding="utf-8")
+    for _, name, protocol, _ in PART.findall(text):
+        if load_experiment(name).form in DRAWN:
+            sheet = figure_sheet(figure(committed(name, protocol)))
+            (RESULTS / f"{name}-{protocol}.svg").write_text(sheet, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
