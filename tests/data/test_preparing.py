@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from small import blobs, federation, same_but_for_seconds, same_model
@@ -16,6 +17,7 @@ from fedbridge.data.preparing import (
     InTurn,
     PixelsToUnit,
     RowChance,
+    ShiftAndFlip,
     prepare_from_record,
     prepare_to_record,
     prepared,
@@ -35,6 +37,28 @@ def test_noise_is_drawn_anew_and_decided_by_the_generator():
     assert first.std().item() == pytest.approx(0.5, rel=0.05)
 
 
+class TestShiftAndFlip:
+    """Against a plain loop: pad, cut out, mirror, image by image."""
+
+    x = torch.rand(64, 3, 12, 10)
+    chance = RowChance(row_seeds(3, torch.arange(64)), training=True)
+
+    def test_every_image_is_a_window_of_its_reflected_self(self):
+        moved = ShiftAndFlip().by_row(self.x, self.chance)
+        chances = self.chance.uniform(3)
+        for image, found, (top, left, side) in zip(self.x, moved, chances, strict=True):
+            wide = np.pad(image.numpy(), ((0, 0), (4, 4), (4, 4)), mode="reflect")
+            a, b = int(top * 9), int(left * 9)
+            window = wide[:, a : a + 12, b : b + 10]
+            expected = window[:, :, ::-1] if side < 0.5 else window
+            assert np.array_equal(found.numpy(), expected)
+        assert {(int(a * 9), int(b * 9)) for a, b, _ in chances} != {(4, 4)}
+
+    def test_what_only_predicts_stays_as_it_is(self):
+        chance = RowChance(self.chance.seeds)
+        assert ShiftAndFlip().by_row(self.x, chance) is self.x
+
+
 def test_preparations_follow_each_other():
     pixels = torch.full((2, 3), 255, dtype=torch.uint8)
     steps = InTurn((PixelsToUnit(), AddNoise(0.0)))
@@ -43,7 +67,13 @@ def test_preparations_follow_each_other():
 
 @pytest.mark.parametrize(
     "prepare",
-    [AddNoise(0.5), PixelsToUnit(), Augment(), InTurn((PixelsToUnit(), AddNoise(0.5)))],
+    [
+        AddNoise(0.5),
+        PixelsToUnit(),
+        Augment(),
+        ShiftAndFlip(),
+        InTurn((PixelsToUnit(), AddNoise(0.5))),
+    ],
 )
 def test_preparations_reach_other_processes(prepare):
     assert pickle.loads(pickle.dumps(prepare)) == prepare
@@ -51,7 +81,7 @@ def test_preparations_reach_other_processes(prepare):
 
 
 def test_a_preparation_that_no_record_can_name_is_refused():
-    with pytest.raises(DataError, match="one of pixels-to-unit, add-noise, augment, but got _Mine"):
+    with pytest.raises(DataError, match="add-noise, augment, shift-and-flip, but got _Mine"):
         prepare_to_record(_Mine())
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedbridge.base.errors import DataError
 from fedbridge.data.images.augmentation import DRAWS, augment
@@ -30,6 +31,7 @@ MIX = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 LAST = np.uint64(31)
+MARGIN = 4
 
 
 def row_seeds(seed: int, rows: Tensor) -> NDArray[np.uint64]:
@@ -115,6 +117,30 @@ class Augment(Drawing):
 
 
 @dataclass(frozen=True)
+class ShiftAndFlip(Drawing):
+    """Training images moved by a few pixels and mirrored at random, as is usual for CIFAR-10.
+
+    Margins of ``MARGIN`` pixels, the image reflected, are added and a window of the image's size
+    is taken at random; what only predicts stays as it is.
+    """
+
+    def by_row(self, x: Tensor, chance: RowChance) -> Tensor:
+        """Every image with a place and a side of its own."""
+        if not chance.training:
+            return x
+        height, width = x.shape[-2:]
+        wide = pad(x, (MARGIN,) * 4, mode="reflect")
+        chances = chance.uniform(3).to(x.device)
+        top, left = (chances[:, :2] * (2 * MARGIN + 1)).long().unbind(1)
+        rows = top[:, None] + torch.arange(height, device=x.device)
+        columns = left[:, None] + torch.arange(width, device=x.device)
+        columns = torch.where(chances[:, 2:] < 0.5, columns.flip(1), columns)
+        images = torch.arange(len(x), device=x.device)[:, None, None]
+        moved = wide.movedim(1, -1)[images, rows[:, :, None], columns[:, None, :]]
+        return moved.movedim(-1, 1).contiguous()
+
+
+@dataclass(frozen=True)
 class InTurn(Drawing):
     """Several preparations, one after the other."""
 
@@ -139,10 +165,11 @@ def _chance_of(generator: torch.Generator, rows: int) -> RowChance:
     return RowChance(drawn.cpu().numpy().astype(np.uint64), training=True)
 
 
-_KINDS: dict[str, type[PixelsToUnit] | type[AddNoise] | type[Augment]] = {
+_KINDS: dict[str, type[PixelsToUnit | AddNoise | Augment | ShiftAndFlip]] = {
     "pixels-to-unit": PixelsToUnit,
     "add-noise": AddNoise,
     "augment": Augment,
+    "shift-and-flip": ShiftAndFlip,
 }
 
 

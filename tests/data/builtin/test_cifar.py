@@ -48,6 +48,18 @@ def test_another_target_is_refused(tiny):
         load_task("cifar10-noise", target="client 3")
 
 
+@pytest.mark.parametrize("draw", ["redrawn", "fixed"])
+def test_training_images_can_be_moved_and_mirrored_before_the_noise(tiny, draw):
+    task = load_task("cifar10-noise", augment=True, noise_draw=draw, **FEW)
+    kinds = [type(step).__name__ for step in task.target.prepare.steps]
+    noisy = ["PixelsToUnit", "ShiftAndFlip", "AddNoise"]
+    assert kinds == (noisy if draw == "redrawn" else ["ShiftAndFlip"])
+    assert type(task.sources[0].prepare.steps[-1]).__name__ == "ShiftAndFlip"
+    assert "mirrored" in task.notes[-1]
+    plain = load_task("cifar10-noise", noise_draw=draw, **FEW)
+    assert task.test.prepare == plain.test.prepare
+
+
 @needs("cifar10")
 def test_the_real_task_has_the_papers_sizes():
     task = load_task("cifar10-noise")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 import torch
 
-from fedbridge.base.options import check_choice, check_number, check_whole
+from fedbridge.base.options import check_choice, check_flag, check_number, check_whole
 from fedbridge.data.arrays import SiteRows, assemble
 from fedbridge.data.builtin.image_sets import (
     CIFAR_CLASSES,
@@ -23,6 +23,7 @@ from fedbridge.data.builtin.image_sets import (
     fashion_mnist,
 )
 from fedbridge.data.builtin.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
+from fedbridge.data.preparing import InTurn, PixelsToUnit, ShiftAndFlip
 from fedbridge.data.split import (
     BUILT_IN_SPLIT,
     SplitOptions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from fedbridge.data.builtin.image_sets import ImageSet
     from fedbridge.data.builtin.shifts import Shift
     from fedbridge.data.split import Rows
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.data.task import FederatedTask, Site
 
     Labels = NDArray[np.integer]
 
@@ -48,6 +49,8 @@ ShiftName = Literal["noise", "contrast", "rotation", "none"]
 
 FEW_CLASSES = "not every site has rows of every class: that is how the task is made"
 """Instead of a note on each of the sites."""
+
+MOVED = "training images are moved by up to 4 pixels and mirrored at random"
 
 DIGITS_SOURCES = 4
 DIGITS_TARGET_SHARE = 0.4
@@ -373,6 +376,7 @@ def cifar10_noise(
     noise: float = 0.4,
     noise_draw: NoiseDraw = "redrawn",
     labels_per_site: int = 4,
+    augment: bool = False,
     split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
     """CIFAR-10 over nine sources and a target with noisy images, four classes at each site.
@@ -383,6 +387,7 @@ def cifar10_noise(
         noise: Standard deviation of the noise on pixels in [0, 1].
         noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
         labels_per_site: How many of the ten classes each site holds; 10 gives all to everybody.
+        augment: Move and mirror training images at random, as the paper's scripts do.
         split: How many of the target's 5000 images are labelled; by default 0.1 of them.
     """
     check_shifted_target(target)
@@ -393,7 +398,8 @@ def cifar10_noise(
     hands = deal_labels(SOURCES + 1, len(CIFAR_CLASSES), labels_per_site, rng)
     *sources, own = shares_by_label(images.train.labels, hands, rng)
     test = np.flatnonzero(np.isin(images.test.labels, hands[-1]))
-    return shifted_task(
+    check_flag("augment", augment)
+    task = shifted_task(
         "cifar10-noise",
         images,
         Shares(sources, own, test),
@@ -401,4 +407,24 @@ def cifar10_noise(
         seed,
         split.or_else(SplitOptions(target_fraction=0.1)),
         CIFAR_DEFAULTS,
+    )
+    return _augmented(task) if augment else task
+
+
+def _augmented(task: FederatedTask) -> FederatedTask:
+    """The task with training images moved and mirrored, before there is noise on them."""
+
+    def changed(site: Site) -> Site:
+        prepare = site.prepare
+        steps = prepare.steps if isinstance(prepare, InTurn) else (prepare,) if prepare else ()
+        first = sum(isinstance(step, PixelsToUnit) for step in steps)
+        return replace(site, prepare=InTurn((*steps[:first], ShiftAndFlip(), *steps[first:])))
+
+    pool = task.target_pool
+    return replace(
+        task,
+        sources=tuple(map(changed, task.sources)),
+        target=changed(task.target),
+        target_pool=None if pool is None else changed(pool),
+        notes=(*task.notes, MOVED),
     )
