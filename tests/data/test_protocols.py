@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from small import blobs, same_model
 
 import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.data.load import RUN_OPTIONS, _known_options, registry
-from fedbridge.data.protocols import data_options, entries, follow
+from fedbridge.data.protocols import data_options, entries, follow, run_options
 from fedbridge.federation.settings import split_options
 from fedbridge.methods import names, options_of, usual_options
 
@@ -120,3 +121,27 @@ def test_a_matched_control_has_the_steps_of_the_method_it_matches():
         )
     )
     assert same_model(matched.model, alone.model)
+
+
+def test_half_the_rate_of_two_outputs_is_the_whole_rate_of_one():
+    """Adam on a softmax over two outputs and on a sigmoid: the same line between the classes."""
+    x, y = torch.randn(60, 5, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+    one, two = torch.nn.Linear(5, 1), torch.nn.Linear(5, 2)
+    with torch.no_grad():
+        for single, double in zip(one.parameters(), two.parameters(), strict=True):
+            double.copy_(torch.cat([-single / 2, single / 2]))
+    steps = [torch.optim.Adam(one.parameters(), 1e-3), torch.optim.Adam(two.parameters(), 5e-4)]
+    for k in range(0, 60, 4):
+        rows = slice(k, k + 4)
+        alone = one(x[rows])[:, 0]
+        losses = (
+            torch.nn.functional.binary_cross_entropy_with_logits(alone, y[rows].float()),
+            torch.nn.functional.cross_entropy(two(x[rows]), y[rows]),
+        )
+        for step, loss in zip(steps, losses, strict=True):
+            step.zero_grad()
+            loss.backward()
+            step.step()
+    both = two(x).diff(dim=1)
+    assert torch.allclose(one(x), both, atol=1e-6)
+    assert run_options("paper", "heart", "va", "fedgp")["lr"] == 5e-4

@@ -85,6 +85,10 @@ def test_every_table_and_figure_of_the_paper_has_a_file():
     assert {experiment.form for experiment in ALL} == set(FORMS)
 
 
+def test_the_costs_are_those_of_every_method():
+    assert {row.method for row in load("cost").rows} == set(methods.names())
+
+
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match="Did you mean 'fed-heart'"):
         load("fed-hart")
