@@ -37,7 +37,7 @@ DRAWN = ("map", "curves")
 
 def committed(name: str, protocol: str) -> Reproduction:
     """What the committed runs of an experiment are."""
-    file = RESULTS / f"{name}-{protocol}.jsonl"
+    file = RESULTS / f"{name}-{protocol}.json"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     seeds = sorted({line["seed"] for line in lines})
     experiment = load_experiment(name)
@@ -63,7 +63,7 @@ def section(name: str, protocol: str) -> str:
     found = committed(name, protocol)
     is_map = found.experiment.form == "map"
     tables = [wins(found)] if is_map else [*result_tables(found), *gain_tables(found)]
-    shown = f"--finished --results docs/results/{name}-{protocol}.jsonl"
+    shown = f"--finished --results docs/results/{name}-{protocol}.json"
     parts = [f"```bash\n{command(found)} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
         parts += [f"{table.caption}:\n", to_markdown(table)]
