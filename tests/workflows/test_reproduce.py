@@ -41,6 +41,7 @@ from fedbridge.workflows.reproduce import (
     load_experiment,
     needed_data,
     only_columns,
+    only_rows,
     reproduce,
     with_controls,
 )
@@ -365,6 +366,15 @@ class TestPlan:
         assert [column.key for column in only_columns(whole, ["0*"]).columns][-1] == "Avg"
         with pytest.raises(OptionError, match=r"fits none of: 0\.2, 0\.4, Avg"):
             only_columns(whole, ["CIFAR*"])
+
+    def test_some_rows_are_asked_for_by_patterns(self):
+        whole = load_experiment("rbf-map")
+        part = only_rows(whole, ["FedGP", "FedDA", "*Only"])
+        assert [row.label for row in part.rows] == ["Source Only", "Target Only", "FedDA", "FedGP"]
+        assert [panel.label for panel in part.panels] == ["(a)", "(b)"]
+        assert only_rows(load_experiment("cost"), ["FedGP*"]).quick.rows == ("FedGP", "FedGP_Auto")
+        with pytest.raises(OptionError, match="`rows` of rbf-map, but Ditto fits none of: Source"):
+            only_rows(whole, ["Ditto"])
 
 
 class TestControls:

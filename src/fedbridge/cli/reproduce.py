@@ -34,6 +34,12 @@ def add(commands: shared.Commands) -> None:
         help="only these settings, as 'Fashion*'; may be repeated",
     )
     parser.add_argument(
+        "--rows",
+        action="append",
+        metavar="PATTERN",
+        help="only these methods, as 'FedGP*'; may be repeated",
+    )
+    parser.add_argument(
         "--finished", action="store_true", help="show what is finished and run nothing"
     )
     parser.add_argument(
@@ -72,6 +78,7 @@ def _reproduced(name: str, out: Path | None, args: Namespace) -> tuple[Reproduct
                 args.rounds,
                 quick=args.quick,
                 columns=args.columns,
+                rows=args.rows,
                 out=out,
                 results=args.results,
                 finished=args.finished,

@@ -70,6 +70,7 @@ def reproduce(
     *,
     quick: bool = False,
     columns: Iterable[str] | None = None,
+    rows: Iterable[str] | None = None,
     out: str | Path | None = None,
     results: str | Path | None = None,
     finished: bool = False,
@@ -85,6 +86,7 @@ def reproduce(
         rounds: of every run; the paper's unless given.
         quick: the small form, a meaningful answer in minutes.
         columns: only those settings whose names fit one of these patterns, as ``Fashion*``.
+        rows: only those methods whose names in the paper fit one of these patterns, as ``FedGP*``.
         out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
             beside it, in ``cells``, for every experiment whose folder is there.
         results: a file like ``results.jsonl``, whose runs need not be done again.
@@ -95,6 +97,8 @@ def reproduce(
     experiment = load_experiment(name)
     if columns is not None:
         experiment = only_columns(experiment, columns)
+    if rows is not None:
+        experiment = only_rows(experiment, rows)
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
     plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
@@ -127,18 +131,37 @@ def load_experiment(name: str) -> Experiment:
 
 def only_columns(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
     """The experiment with the columns that fit a pattern; a mean needs all of its group."""
-    wanted = tuple(patterns)
-    keys = [column.key for column in experiment.columns]
-    fits = {key for key in keys if any(fnmatchcase(key, pattern) for pattern in wanted)}
-    part = experiment.with_columns(fits)
-    if not part.columns:
-        raise OptionError(
-            f"Expected `columns` of {experiment.name}, but {', '.join(wanted)} fits none of: "
-            f"{', '.join(keys)}."
-        )
+    keys = [column.key for column in experiment.columns if not column.mean]
+    part = experiment.with_columns(_fitting("columns", experiment, keys, patterns))
     left = {column.key for column in part.columns}
     few = tuple(key for key in experiment.quick.columns if key in left)
     return replace(part, quick=replace(experiment.quick, columns=few))
+
+
+def only_rows(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
+    """The experiment with the rows that fit a pattern; a map needs all of its own."""
+    left = _fitting("rows", experiment, [row.label for row in experiment.rows], patterns)
+    few = tuple(label for label in experiment.quick.rows if label in left)
+    return replace(
+        experiment,
+        rows=tuple(row for row in experiment.rows if row.label in left),
+        panels=tuple(panel for panel in experiment.panels if left.issuperset(panel.rows)),
+        quick=replace(experiment.quick, rows=few),
+    )
+
+
+def _fitting(
+    what: str, experiment: Experiment, names: list[str], patterns: Iterable[str]
+) -> set[str]:
+    """The names that fit a pattern; none is an error that has them all."""
+    wanted = tuple(patterns)
+    fits = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
+    if not fits:
+        raise OptionError(
+            f"Expected `{what}` of {experiment.name}, but {', '.join(wanted)} fits none of: "
+            f"{', '.join(names)}."
+        )
+    return fits
 
 
 def needed_data(experiment: Experiment) -> dict[str, bool]:
