@@ -124,7 +124,7 @@ class Run:
     since_best: int = 0
     best_state: State | None = None
     claimed: bool = False
-    saved: float = -PAUSE
+    saved: float = float("-inf")
     unsaved: Checkpoint | None = None
 
     def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
