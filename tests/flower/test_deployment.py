@@ -24,10 +24,10 @@ pytestmark = pytest.mark.deploy
 ROUNDS = 4
 
 
-def task():
+def task(**options):
     """The hospitals where they are there, the embedded digits elsewhere."""
     try:
-        return fb.load_task("heart", target="hungarian", seed=0)
+        return fb.load_task("heart", target="hungarian", seed=0, **options)
     except fb.errors.DataError:
         return fb.load_task("digits-noise", seed=0)
 
@@ -59,7 +59,7 @@ def largest_difference(ours, theirs):
 @pytest.mark.parametrize("engine", ["flower", "flower-sim"])
 def test_the_same_model_and_history_as_in_one_process(engine, tmp_path):
     """With ``flower`` over TLS, every node with a registered key and every role pinned to it."""
-    data = task()
+    data = task(sources=["cleveland", "va"])
     local = fb.run(data, "auto", ROUNDS, workers=1)
     rounds = []
     remote = fb.run(
