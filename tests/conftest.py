@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import os
 import signal
 
 import pytest
@@ -19,6 +20,14 @@ settings.load_profile("fedbridge")
 
 # A shell starts what runs in the background with Ctrl-C ignored; tests of it need it heard.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk():
+    """What a test writes need not survive a power cut; tests of a full disk put in their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,9 +16,11 @@ from fedbridge.base.files import file_name
 from fedbridge.base.values import literal
 from fedbridge.cli.main import build_parser, main
 from fedbridge.cli.shared import Parser
+from fedbridge.methods import alone
 from fedbridge.workflows.compare import ALONE
 
 QUICK = ["--rounds", "1", "--steps", "2", "--workers", "1"]
+FEW = [*QUICK, "--no-alone"]
 RUN = ["run", "digits-noise", "--method", "fedda", *QUICK]
 
 
@@ -222,13 +224,13 @@ class TestCompare:
         ],
     )
     def test_targets(self, capsys, table, words, expected):
-        told = answer(capsys, "compare", str(table), *words, "--seeds", "4,", "--out", "o", *QUICK)
+        told = answer(capsys, "compare", str(table), *words, "--seeds", "4,", *FEW)
         assert told["settings"] == expected
         assert told["seeds"] == [4]
 
     def test_every_combination_of_varied_options_is_a_setting(self, capsys, tmp_path):
         words = ["--vary", "n-target=12,14", "--vary", "beta=0.25,0.5", "--methods", "fedda"]
-        told = answer(capsys, "compare", "digits-noise", *words, "--seeds", "1", *QUICK)
+        told = answer(capsys, "compare", "digits-noise", *words, "--seeds", "1", *FEW)
         assert told["settings"] == [
             f"digits-noise, n_target {rows}, beta {beta}"
             for rows in (12, 14)
@@ -312,7 +314,8 @@ class TestCompare:
 
 
 class TestDemo:
-    def test_it_ends_with_a_table_words_and_a_report(self, capsys, tmp_path):
+    def test_it_ends_with_a_table_words_and_a_report(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.setattr(alone, "TREES", 9)
         assert main(["demo", "--rounds", "1", "--seeds", "1"]) == 0
         shown = capsys.readouterr().out
         assert "auto" in shown

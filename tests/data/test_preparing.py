@@ -18,6 +18,7 @@ from fedbridge.data.preparing import (
     PixelsToUnit,
     RowChance,
     ShiftAndFlip,
+    is_redrawn,
     prepare_from_record,
     prepare_to_record,
     prepared,
@@ -78,6 +79,12 @@ def test_preparations_follow_each_other():
 def test_preparations_reach_other_processes(prepare):
     assert pickle.loads(pickle.dumps(prepare)) == prepare
     assert prepare_from_record(prepare_to_record(prepare)) == prepare
+
+
+def test_only_what_draws_when_a_model_predicts_is_redrawn():
+    still = InTurn((PixelsToUnit(), Augment()))
+    assert not any(map(is_redrawn, (None, PixelsToUnit(), Augment(), ShiftAndFlip(), still)))
+    assert all(map(is_redrawn, (AddNoise(0.5), InTurn((PixelsToUnit(), AddNoise(0.5))), _Mine())))
 
 
 def test_a_preparation_that_no_record_can_name_is_refused():

@@ -1,6 +1,7 @@
 """Stand-alone baselines: scikit-learn on the target's rows, as torch modules."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from torch.nn import functional
 
 import fedbridge as fb
 from fedbridge import methods
+from fedbridge.data.preparing import AddNoise
+from fedbridge.methods import alone
 from fedbridge.methods.alone import FITTING, LEAST_IN_LEAF, PENALTIES, TREES, UNLIKELY
 from fedbridge.methods.cross_validation import deal_folds
 from fedbridge.training.job import TARGET, seed_of
+from fedbridge.training.trainer import Workbench
 
 NAMES = ("alone-logistic", "alone-forest")
 QUICK = {"rounds": 1, "workers": 1, "model": "mlp:8"}
@@ -131,10 +135,30 @@ class TestForest:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestAlone:
+    @pytest.fixture(autouse=True)
+    def _small_forests(self, monkeypatch):
+        monkeypatch.setattr(alone, "TREES", 20)
+
     def test_fits_once_and_keeps_that(self, name):
         one, three = (fb.run(blobs(), name, **{**QUICK, "rounds": n}) for n in (1, 3))
         assert same_model(one.model, three.model)
         assert len({line["loss"] for line in three.history}) == 1
+
+    def test_is_measured_in_every_round_only_where_noise_is_redrawn(self, name, monkeypatch):
+        plain, measured = Workbench.evaluate, []
+
+        def counted(bench, round, state):
+            measured.append(round)
+            return plain(bench, round, state)
+
+        monkeypatch.setattr(Workbench, "evaluate", counted)
+        task = blobs()
+        drawn = replace(task, test=replace(task.test, prepare=AddNoise(1.0)))
+        for one, rounds, losses in ((task, [1, 2], 1), (drawn, [1, 2, 3, 4, 5], 5)):
+            measured.clear()
+            history = fb.run(one, name, **{**QUICK, "rounds": 5}).history
+            assert measured == rounds
+            assert len({line["loss"] for line in history}) == losses
 
     def test_asks_no_source_even_for_a_warm_up(self, name):
         lines = fb.run(blobs(), name, **QUICK, warmup=2).history
@@ -184,6 +208,7 @@ class TestAlone:
     def test_a_network_has_nothing_to_run(self, name):
         assert not methods.class_of(name).travels
 
-    def test_on_a_real_table_it_beats_guessing(self, name):
+    def test_on_a_real_table_it_beats_guessing(self, name, monkeypatch):
+        monkeypatch.setattr(alone, "TREES", TREES)
         task = fb.load_task("digits-none")
         assert fb.run(task, name, **QUICK).accuracy > 60

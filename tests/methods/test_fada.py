@@ -219,9 +219,9 @@ class TestInvariance:
         assert told[1.0] / 2 < told[0.0] / 2 - 0.05
 
     def test_more_rows_of_a_shifted_target_are_told_right_than_by_the_sources_alone(self):
-        tasks = [two_sources(seed, shift=1.5) for seed in range(3)]
+        tasks = [two_sources(seed, shift=1.5) for seed in range(2)]
         plain, aligned = (
-            sum(fb.run(task, name, seed=0, **SHIFTED).accuracy for task in tasks) / 3
+            sum(fb.run(task, name, seed=0, **SHIFTED).accuracy for task in tasks) / 2
             for name in ("source-only", "fada")
         )
         assert aligned > plain + 4

@@ -12,6 +12,7 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError, UnknownNameError
 from fedbridge.evaluation.metrics import measure_predictions
 from fedbridge.federation.needs import UnmetNeedError
+from fedbridge.methods import alone, finetune
 from fedbridge.methods.rule import RuleMethod, select
 from fedbridge.workflows.predict import load_model
 
@@ -23,6 +24,14 @@ QUICK = {
     "batch_size": 8,
     "batch_size_target": 8,
 }
+
+
+@pytest.fixture(autouse=True)
+def _little_to_choose_from(monkeypatch):
+    """What every method must do does not depend on how many trainings or trees it has."""
+    monkeypatch.setattr(finetune, "EPOCHS", (1, 3))
+    monkeypatch.setattr(finetune, "LR_FACTORS", (0.1, 1.0))
+    monkeypatch.setattr(alone, "TREES", 9)
 
 
 def test_all_rules_are_methods_and_auto_comes_first():

@@ -14,9 +14,10 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.base.processes import work_in_processes
 from fedbridge.evaluation.intervals import wilson_interval
+from fedbridge.methods import alone, finetune
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import to_markdown
-from fedbridge.runs.comparison import CellResult, Comparison
+from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder
 from fedbridge.runs.folder import RunFolderError
 from fedbridge.runs.variant import Variant
 from fedbridge.workflows.compare import ALONE, CONTROLS, ComparisonPlan, Setting, compare
@@ -211,6 +212,29 @@ class TestFolder:
             assert there["accuracy"] == cell["summary"]["accuracy"]
         assert (tmp_path / "table.md").read_text() == markdown(comparison)
 
+    @pytest.mark.parametrize(("pause", "times"), [(0.0, 1 + 4 + 1), (1e9, 1 + 1)])
+    def test_its_file_is_written_at_most_once_a_pause(self, tmp_path, monkeypatch, pause, times):
+        written, write = [], ComparisonFolder.write
+
+        def watched(folder, *content):
+            written.append(folder)
+            write(folder, *content)
+
+        monkeypatch.setattr(ComparisonFolder, "write", watched)
+        monkeypatch.setattr("fedbridge.workflows.compare.PAUSE", pause)
+        quick(tmp_path)
+        assert len(written) == times
+
+    def test_when_it_is_stopped_its_file_says_what_is_finished(self, tmp_path):
+        def stop(done, total, name):
+            if done > 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            quick(tmp_path, progress=stop)
+        content = json.loads((tmp_path / "comparison.json").read_text())
+        assert sum(cell["summary"] is not None for cell in content["cells"]) == 2
+
     def test_finished_cells_are_kept(self, tmp_path):
         first = quick(tmp_path)
         before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cells/*/summary.json")}
@@ -314,7 +338,9 @@ class TestCells:
         cell = next(cell for cell in comparison.cells if cell.method == "fedda")
         assert cell.score == cell.summary["accuracy"]
 
-    def test_every_method_can_be_compared(self):
+    def test_every_method_can_be_compared(self, monkeypatch):
+        monkeypatch.setattr(finetune, "EPOCHS", (1, 3))
+        monkeypatch.setattr(alone, "TREES", 9)
         comparison = quick(methods=methods.names())
         assert not comparison.failures
         assert len(comparison.methods) == len(methods.names())
@@ -346,7 +372,7 @@ class TestProcesses:
 SCRIPT = """
 from fedbridge.workflows.compare import Setting, compare
 settings = [Setting("noise", "digits-noise", options={"n_target": 12})]
-done = compare(settings, ["fedda"], [0], 60, "c", alone=False, steps=1, workers=2)
+done = compare(settings, ["fedda"], [0], 40, "c", alone=False, steps=1, workers=2)
 print(len(done.finished), done.kept)
 """
 

@@ -55,7 +55,7 @@ def test_all_rules_and_auto_take_part():
 
 @pytest.fixture(scope="module")
 def demo():
-    return compare(SETTINGS, ["auto"], [0], ROUNDS, **OPTIONS)
+    return compare(SETTINGS, ["auto"], [0], ROUNDS, alone=False, **OPTIONS)
 
 
 def test_the_table_shows_three_regimes(demo):

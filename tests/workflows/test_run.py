@@ -1,11 +1,9 @@
 """Runs: their history and folder, killed and resumed to the same bits."""
 
 import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import tomllib
 
@@ -20,7 +18,8 @@ from torch import nn
 import fedbridge as fb
 from fedbridge.base.errors import OptionError, UnknownNameError, UnknownOptionError
 from fedbridge.base.files import StorageError
-from fedbridge.runs.folder import RunFolderError
+from fedbridge.federation import loop
+from fedbridge.runs.folder import RunFolder, RunFolderError
 from fedbridge.workflows.predict import load_model
 
 QUICK = {"rounds": 4, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -182,30 +181,46 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, method, options, 
     assert same_model(whole.model, again.model)
 
 
-KILLED = """
-import sys, fedbridge as fb
-sys.path.insert(0, sys.argv[2])
-from small import blobs
-fb.run(blobs(), "auto", rounds=25, workers=2, model="mlp:8", out=sys.argv[1], resume=True)
-"""
+@pytest.mark.parametrize(("pause", "rounds"), [(0.0, [1, 2, 3]), (1e9, [1, 3])])
+@pytest.mark.parametrize("at", [3, None])
+def test_of_quick_rounds_those_a_pause_apart_are_kept_and_the_last(
+    tmp_path, monkeypatch, pause, rounds, at
+):
+    kept, save = [], RunFolder.save_checkpoint
+
+    def watched(folder, checkpoint):
+        kept.append((checkpoint.round, len(folder.history())))
+        save(folder, checkpoint)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", watched)
+    monkeypatch.setattr(loop, "PAUSE", pause)
+    options = {**QUICK, "rounds": 3 if at is None else 4, "out": tmp_path / "run"}
+    if at is None:
+        fb.run(blobs(), "fedda", **options)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            fb.run(blobs(), "fedda", **options, callbacks=[interrupted_after(at)])
+    assert kept == [(number, number) for number in rounds]
 
 
-def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path, request):
-    tests = str(request.path.parents[1])
+def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(tmp_path):
+    options = {"rounds": 25, "model": "mlp:8", "workers": 2}
+    whole = fb.run(blobs(), "auto", **{**options, "workers": 1})
     chance = random.Random(0)
-    whole = fb.run(blobs(), "auto", rounds=25, workers=1, model="mlp:8", out=tmp_path / "whole")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), tests]
+    history = tmp_path / "killed" / "history.jsonl"
+    on_disk = {**options, "out": history.parent, "resume": True}
     for _ in range(3):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        history = tmp_path / "killed" / "history.jsonl"
         before = history.stat().st_size if history.exists() else 0
-        while process.poll() is None and not (history.exists() and history.stat().st_size > before):
+        process = multiprocessing.get_context("fork").Process(
+            target=fb.run, args=(blobs(), "auto"), kwargs=on_disk
+        )
+        process.start()
+        while process.is_alive() and not (history.exists() and history.stat().st_size > before):
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    subprocess.run(command, check=True, timeout=120)
-    killed = fb.run(blobs(), "auto", rounds=25, model="mlp:8", out=tmp_path / "killed", resume=True)
+        process.kill()
+        process.join()
+    killed = fb.run(blobs(), "auto", **on_disk)
     assert same_but_for_seconds(whole.history, killed.history)
     assert same_model(whole.model, killed.model)
 

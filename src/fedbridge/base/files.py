@@ -138,13 +138,14 @@ def refuse_overwriting(out: Path, inputs: Iterable[Path]) -> None:
                     )
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line and flush it to disk."""
+def append_line(path: Path, line: str, *, flush: bool = True) -> None:
+    """Append one line and flush it to disk, unless another write will do that."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         raise storage_error(path, error) from error
 

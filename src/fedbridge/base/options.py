@@ -24,7 +24,8 @@ def check_whole(
     name: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:
     """A whole number of any type (numpy's too) from ``least`` to ``most``."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+    # The plain type first: whether something is like it takes long to see.
+    if type(value) is int or (isinstance(value, SupportsIndex) and not isinstance(value, bool)):
         number = index(value)
         if (least is None or number >= least) and (most is None or number <= most):
             return number

@@ -65,9 +65,8 @@ class NoiseStream:
         self.count += 1
         self.mean += difference / self.count
         share = (self.count - 1) / self.count
-        for index, columns in enumerate(self.blocks.slices()):
-            part = difference[columns]
-            self._squares[index] += share * torch.dot(part, part)
+        parts = difference.split(self.blocks.sizes)
+        self._squares += share * torch.stack([torch.dot(part, part) for part in parts])
         if self._directions is not None:
             rows, sources = torch.stack((difference, new)), self._directions
             seen = torch.stack([inner(rows, sources, part) for part in self.blocks.slices()])

@@ -160,6 +160,13 @@ def prepared(prepare: Prepare, x: Tensor, chance: RowChance) -> Tensor:
     return prepare(x, torch.Generator(x.device).manual_seed(int(chance.seeds[0] >> np.uint64(1))))
 
 
+def is_redrawn(prepare: Prepare | None) -> bool:
+    """Whether rows that are predicted look different each time; of others' preparations, yes."""
+    if isinstance(prepare, InTurn):
+        return any(map(is_redrawn, prepare.steps))
+    return not (prepare is None or isinstance(prepare, PixelsToUnit | Augment | ShiftAndFlip))
+
+
 def _chance_of(generator: torch.Generator, rows: int) -> RowChance:
     drawn = torch.randint(2**62, (rows,), generator=generator, device=generator.device)
     return RowChance(drawn.cpu().numpy().astype(np.uint64), training=True)

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from fedbridge.federation.settings import Settings
 
 
+PAUSE = 1.0
+"""Seconds from one checkpoint to the next: a disk may take longer over one than a small round."""
+
 HistoryLine = dict[str, Any]
 Callback = Callable[[HistoryLine], object]
 
@@ -121,6 +124,8 @@ class Run:
     since_best: int = 0
     best_state: State | None = None
     claimed: bool = False
+    saved: float = float("-inf")
+    unsaved: Checkpoint | None = None
 
     def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
         """Start or resume, run all rounds, write the result; alone in the folder."""
@@ -188,7 +193,8 @@ class Run:
         federation.begin_round(self.history[-1]["round"])
         whole = FinishedRun(folder.path, self.task, federation, state, summary)
         folder.unseal()
-        folder.write_task(self.task, self.config())
+        if not self.claimed:
+            folder.write_task(self.task, self.config())
         self.extras.before_result(whole)
         folder.write_result(delivered, summary, self.config())
         self.extras.after_result(whole)
@@ -247,6 +253,9 @@ class Run:
                     break
         finally:
             federation.close()
+            if folder is not None and self.unsaved is not None:
+                folder.rewind(self.history[: self.unsaved.facts["lines"]])
+                folder.save_checkpoint(self.unsaved)
 
     def _run_round(
         self, round: int, federation: Federation, method: Method, folder: RunFolder | None
@@ -273,10 +282,21 @@ class Run:
             if not self.claimed:
                 folder.claim(self.config(), self.task, self.history[:-1])
                 self.claimed = True
-            folder.add_round(line)
-            folder.save_checkpoint(self._checkpoint(round, method))
+            self._keep(line, self._checkpoint(round, method), folder)
         for callback in self.callbacks:
             callback(line)
+
+    def _keep(self, line: HistoryLine, checkpoint: Checkpoint, folder: RunFolder) -> None:
+        """Write a round down; of quick ones on this machine, one a second and the last.
+
+        Sites elsewhere remember two rounds, of which the checkpoint must be one.
+        """
+        due = self.engine is not None or time.monotonic() >= self.saved + PAUSE
+        folder.add_round(line, flush=due)
+        self.unsaved = None if due else deepcopy(checkpoint)
+        if due:
+            folder.save_checkpoint(checkpoint)
+            self.saved = time.monotonic()
 
     def _line(
         self, round: int, federation: Federation, state: State, record: Record

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbridge.data.preparing import is_redrawn
 from fedbridge.federation.method import Method, Record
 from fedbridge.methods.cross_validation import FOLDS, deal_folds, labelled_rows
 from fedbridge.models.networks import LinearModel
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedbridge.data.task import FederatedTask
+    from fedbridge.evaluation.metrics import Evaluation
 
     Array = NDArray[np.float64]
 
@@ -80,14 +82,23 @@ class Alone(Method):
         """No source trains."""
         return {}
 
+    _worth: Evaluation | None = None
+    """Of what was fitted, where the target's rows look the same in every round."""
+
     def run_round(self, round: int) -> Record:
         """Fit in the first round."""
-        record = Record(beta=[0.0] * self.federation.n_sources)
+        record = Record(beta=[0.0] * self.federation.n_sources, evaluation=self._worth)
         if round == 1:
             begun = time.perf_counter()
             self.state, record.extra["choice"] = self._fitted()
             record.seconds_train = time.perf_counter() - begun
+        elif self._worth is None and not self._redrawn():
+            record.evaluation = self._worth = self.federation.evaluate(round, self.state)
         return record
+
+    def _redrawn(self) -> bool:
+        task = self.federation.task
+        return any(is_redrawn(site.prepare) for site in (task.test, task.target))
 
     def deliver(self, model: nn.Module, state: State) -> nn.Module:
         """What was fitted, whatever the model of the run would be."""

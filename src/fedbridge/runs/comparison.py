@@ -292,7 +292,7 @@ class Comparison:
             **({"variants": variants} if variants else {}),
             "seeds": list(self.seeds),
             "rounds": self.rounds,
-            "cells": [asdict(cell) for cell in self.cells],
+            "cells": [dict(vars(cell)) for cell in self.cells],
             "columns": list(self.columns),
             "table": [asdict(row) for row in self.rows()],
             "notes": self.notes(),

@@ -209,9 +209,9 @@ class RunFolder:
             check_shape(lines[-1], ROUND, file, "line of rounds")
         return lines
 
-    def add_round(self, line: dict[str, Any]) -> None:
-        """Append a round to the history."""
-        append_line(self.path / "history.jsonl", to_json(line))
+    def add_round(self, line: dict[str, Any], *, flush: bool = True) -> None:
+        """Append a round to the history, and flush it to disk before its checkpoint."""
+        append_line(self.path / "history.jsonl", to_json(line), flush=flush)
 
     def rewind(self, history: list[dict[str, Any]]) -> None:
         """Make the history end where a checkpoint does."""

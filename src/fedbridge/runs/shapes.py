@@ -89,8 +89,9 @@ def partly(shape: Kind, *needed: str) -> Kind:
 def misfit(value: object, kind: Kind) -> str | None:
     """The first entry that is missing or of another kind, as a path of names; None if all fit."""
     if isinstance(kind, tuple):
-        found = [misfit(value, one) for one in kind]
-        return None if None in found else found[0]
+        each = (misfit(value, one) for one in kind)
+        first = next(each)
+        return None if first is None or None in each else first
     if isinstance(kind, list):
         if not isinstance(value, list) or len(kind) not in (1, len(value)):
             return ""

@@ -33,7 +33,6 @@ class FlatSGD:
             return self._gradient
         return self._gradient.add(self._parameters, alpha=self._weight_decay)
 
-    @torch.no_grad()
     def step(self) -> None:
         """One step."""
         direction = self._direction()
@@ -61,7 +60,6 @@ class FlatAdam(FlatSGD):
         self._mean, self._square = torch.zeros_like(gradient), torch.zeros_like(gradient)
         self._steps = 0
 
-    @torch.no_grad()
     def step(self) -> None:
         """One step."""
         self._steps += 1

@@ -8,6 +8,7 @@ interrupted goes on from its checkpoint, and a cell that fails does not stop the
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from fedbridge.base.options import check_known, check_whole
 from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
 from fedbridge.data.protocols import entries
+from fedbridge.federation.loop import PAUSE
 from fedbridge.federation.settings import MANY, NAMES, split_options
 from fedbridge.methods.controls import EQUAL_TRUST, FIXED_BETA
 from fedbridge.report.result_tables import comparison_table
@@ -298,6 +300,7 @@ class _Board(Board):
     ) -> None:
         super().__init__(plan.cells(None if folder is None else folder.path), progress)
         self.plan, self.folder, self.kept = plan, folder, 0
+        self.written = 0.0
 
     def comparison(self) -> Comparison:
         """The results so far."""
@@ -340,20 +343,24 @@ class _Board(Board):
         # Methods that are more than a rule take longest: they start first.
         waiting = [index for index in range(len(self.cells)) if index not in self.results]
         waiting.sort(key=lambda index: self.cells[index].method in rules.names())
-        self.play(waiting, self.plan.options)
-        self._write()
+        try:
+            self.play(waiting, self.plan.options)
+        finally:
+            self._write()
         if self.folder is not None:
             table = to_markdown(comparison_table(self.comparison()))
             write_atomically(self.folder.path / "table.md", table)
 
     def finish(self, index: int, result: CellResult) -> None:
-        """Take a result and write it down."""
+        """Take a result and write it down, but not all results again many times a second."""
         super().finish(index, result)
-        self._write()
+        if time.monotonic() >= self.written + PAUSE:
+            self._write()
 
     def _write(self) -> None:
         if self.folder is not None:
             self.folder.write(self.plan.to_json(), self.comparison())
+            self.written = time.monotonic()
 
 
 def _check_variant(variant: Variant) -> None:
