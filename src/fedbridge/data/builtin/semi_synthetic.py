@@ -23,6 +23,7 @@ from fedbridge.data.builtin.image_sets import (
     fashion_mnist,
 )
 from fedbridge.data.builtin.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
+from fedbridge.data.rows import whole
 from fedbridge.data.split import (
     BUILT_IN_SPLIT,
     SplitOptions,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.builtin.image_sets import ImageSet
     from fedbridge.data.builtin.shifts import Shift
+    from fedbridge.data.preparing import Prepare
     from fedbridge.data.split import Rows
     from fedbridge.data.task import FederatedTask
 
@@ -94,7 +96,7 @@ def shifted_task(
     train, shown = images.train, images.test
     seen = _rows(train.pixels, train.labels, shares.target)
     test = _rows(shown.pixels, shown.labels, shares.test)
-    own = replace(seen, x=shift.stored(seen.x, generator(seed, "noise")))
+    own, prepare = _shifted(seen, shift, generator(seed, "noise"))
     task = assemble(
         {
             f"source {number}": _rows(train.pixels, train.labels, rows)
@@ -107,8 +109,8 @@ def shifted_task(
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=images.class_names,
-        test=replace(test, x=shift.stored(test.x, generator(seed, "test noise"))),
-        target_prepare=shift.prepare(own.x),
+        test=_shifted(test, shift, generator(seed, "test noise"))[0],
+        target_prepare=prepare,
         model="cnn",
         defaults=defaults,
         digest=images.digest,
@@ -118,6 +120,14 @@ def shifted_task(
 
 def _rows(pixels: NDArray[np.generic], labels: Labels, rows: Rows) -> SiteRows:
     return SiteRows(torch.from_numpy(pixels[rows]), torch.from_numpy(labels[rows]), rows.tolist())
+
+
+def _shifted(
+    rows: SiteRows, shift: Shift, rng: np.random.Generator
+) -> tuple[SiteRows, Prepare | None]:
+    """The rows as the target sees them, and what each batch of them goes through."""
+    x = shift.stored(whole(rows.x, "the images"), rng)
+    return replace(rows, x=x), shift.prepare(x)
 
 
 def equal_sizes(n: int, parts: int) -> list[int]:
@@ -216,7 +226,7 @@ def digits_task(
     sizes = [n_own, *equal_sizes(len(labels) - n_own, DIGITS_SOURCES)]
     target_rows, *others = stratified_shares(labels, sizes, generator(seed, "sites"))
     seen = _rows(images, labels, target_rows)
-    own = replace(seen, x=shifts[shift].stored(seen.x, generator(seed, "noise")))
+    own, prepare = _shifted(seen, shifts[shift], generator(seed, "noise"))
     return assemble(
         {
             f"source {number}": _rows(images, labels, share)
@@ -229,7 +239,7 @@ def digits_task(
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=DIGITS,
-        target_prepare=shifts[shift].prepare(own.x),
+        target_prepare=prepare,
         defaults=DIGITS_DEFAULTS,
     )
 
