@@ -83,7 +83,9 @@ def test_loading_and_splitting_read_nothing(crowd, options, held):
     assert (len(task.sources[0]), len(task.unlabelled), len(task.test)) == (150, 85, 45)
     assert task.input_shape == (3, SIZE, SIZE)
     assert held == []
-    assert len(pickle.dumps(task.sources[0])) < 20_000
+    sent = pickle.dumps(task.sources[0])
+    assert len(sent) < 20_000 < ROW_BYTES
+    assert torch.equal(pickle.loads(sent).x[:3], task.sources[0].x[:3])
 
 
 @pytest.mark.parametrize("method", ["fedda", "oracle", "kd3a"])
