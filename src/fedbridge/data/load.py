@@ -55,7 +55,7 @@ from fedbridge.data.split import SplitOptions
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.data.tables.load import table_task
 from fedbridge.data.task import keep_sources
-from fedbridge.models.resnet import require_weights
+from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,9 @@ def check_weights(name_or_path: str | Path, model: object, options: Mapping[str,
     suite = next((suite for suite in SUITES if suite.name == name_or_path), None)
     there = suite and dataset_folder(suite.name, *CATALOGUE[suite.name].other_names)
     usual = suite.model if suite and there and options.get("backbone") is None else None
-    require_weights(model or usual)
+    name, _, variant = str(model or usual).partition(":")
+    if name in RESNETS and variant == PRETRAINED:
+        imagenet_file(name)
 
 
 def under_protocol(task: FederatedTask, protocol: str) -> FederatedTask:

@@ -60,9 +60,6 @@ PENALTIES = tuple(10.0**power for power in range(-2, 5))
 LEAST_IN_LEAF = (1, 2, 5)
 TREES = 100
 MOST_LEAVES = 256
-NUMBER_BYTES = 4 + 8
-"""Of a value as the model takes it, and as scikit-learn does."""
-
 ABSENT = -20.0
 """Output for a class of which the target has no row."""
 
@@ -107,7 +104,7 @@ class Alone(Method):
 
         federation, site = self.federation, self.federation.task.target
         rows = labelled_rows(federation)
-        needed = NUMBER_BYTES * len(site) * prod(federation.task.input_shape)
+        needed = (4 + 8) * len(site) * prod(federation.task.input_shape)  # float32 and float64
         check_memory(needed, "all labelled rows at once", "choose another method, or a `backbone`")
         inputs = federation.predict(federation.initial, site, _inputs)[rows].double().numpy()
         place = {int(row): k for k, row in enumerate(rows)}

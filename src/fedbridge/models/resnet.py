@@ -181,13 +181,6 @@ def imagenet_file(name: str) -> Path:
     return file
 
 
-def require_weights(spec: object) -> None:
-    """Refuse a network whose pretrained parameters are not there."""
-    name, _, rest = spec.partition(":") if isinstance(spec, str) else ("", "", "")
-    if name in RESNETS and rest == PRETRAINED:
-        imagenet_file(name)
-
-
 def is_variant(name: str, rest: str) -> bool:
     """Whether ``name:rest`` is a built-in network rather than ``module:function``."""
     return name in RESNETS and rest in (PRETRAINED, NORMALISED)

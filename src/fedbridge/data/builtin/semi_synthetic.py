@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from fedbridge.data.builtin.image_sets import ImageSet
     from fedbridge.data.builtin.shifts import Shift
-    from fedbridge.data.preparing import Prepare
     from fedbridge.data.split import Rows
     from fedbridge.data.task import FederatedTask
 
@@ -96,7 +95,7 @@ def shifted_task(
     train, shown = images.train, images.test
     seen = _rows(train.pixels, train.labels, shares.target)
     test = _rows(shown.pixels, shown.labels, shares.test)
-    own, prepare = _shifted(seen, shift, generator(seed, "noise"))
+    own = replace(seen, x=shift.stored(whole(seen.x, "images"), generator(seed, "noise")))
     task = assemble(
         {
             f"source {number}": _rows(train.pixels, train.labels, rows)
@@ -109,8 +108,8 @@ def shifted_task(
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=images.class_names,
-        test=_shifted(test, shift, generator(seed, "test noise"))[0],
-        target_prepare=prepare,
+        test=replace(test, x=shift.stored(whole(test.x, "images"), generator(seed, "test noise"))),
+        target_prepare=shift.prepare(own.x),
         model="cnn",
         defaults=defaults,
         digest=images.digest,
@@ -120,14 +119,6 @@ def shifted_task(
 
 def _rows(pixels: NDArray[np.generic], labels: Labels, rows: Rows) -> SiteRows:
     return SiteRows(torch.from_numpy(pixels[rows]), torch.from_numpy(labels[rows]), rows.tolist())
-
-
-def _shifted(
-    rows: SiteRows, shift: Shift, rng: np.random.Generator
-) -> tuple[SiteRows, Prepare | None]:
-    """The rows as the target sees them, and what each batch of them goes through."""
-    x = shift.stored(whole(rows.x, "the images"), rng)
-    return replace(rows, x=x), shift.prepare(x)
 
 
 def equal_sizes(n: int, parts: int) -> list[int]:
@@ -226,7 +217,7 @@ def digits_task(
     sizes = [n_own, *equal_sizes(len(labels) - n_own, DIGITS_SOURCES)]
     target_rows, *others = stratified_shares(labels, sizes, generator(seed, "sites"))
     seen = _rows(images, labels, target_rows)
-    own, prepare = _shifted(seen, shifts[shift], generator(seed, "noise"))
+    own = replace(seen, x=shifts[shift].stored(whole(seen.x, "images"), generator(seed, "noise")))
     return assemble(
         {
             f"source {number}": _rows(images, labels, share)
@@ -239,7 +230,7 @@ def digits_task(
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=DIGITS,
-        target_prepare=prepare,
+        target_prepare=shifts[shift].prepare(own.x),
         defaults=DIGITS_DEFAULTS,
     )
 

@@ -52,8 +52,7 @@ def cached_rows(folder: Path, files: Sequence[Path], how: ImagePreprocessing) ->
 
     One process at a time makes rows, on all cores; another that wants them waits.
     """
-    key = _key(folder, files, how)
-    entry = cache_folder() / f"{key}.npy"
+    entry = cache_folder() / f"{_key(folder, files, how)}.npy"
     shape = (len(files), *how.row_shape)
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def cached_rows(folder: Path, files: Sequence[Path], how: ImagePreprocessing) ->
             with FileLock(entry.parent / LOCK):
                 rows = _read(entry, shape, how)
                 if rows is None:
-                    _write(entry, key, folder, files, how)
+                    _write(entry, folder, files, how)
                     return KeptRows(_read(entry, shape, how))
         return KeptRows(rows, before=True)
     except (OSError, NotImplementedError) as error:  # the latter where there are no locks
@@ -94,13 +93,8 @@ def _read(entry: Path, shape: tuple[int, ...], how: ImagePreprocessing) -> Mappe
     return rows if (rows.shape, rows.dtype) == (shape, how.row_type) else None
 
 
-def _write(
-    entry: Path, key: str, folder: Path, files: Sequence[Path], how: ImagePreprocessing
-) -> None:
-    """Chunk after chunk beside the entry, whose place it takes in one step.
-
-    What killed processes have left beside it goes.
-    """
+def _write(entry: Path, folder: Path, files: Sequence[Path], how: ImagePreprocessing) -> None:
+    """Chunk after chunk beside the entry, then in its place; what killed processes left goes."""
     for left in entry.parent.glob(f"*{PARTIAL}"):
         left.unlink()
     if len(files) * how.row_bytes > shutil.disk_usage(entry.parent).free / 2:
@@ -115,7 +109,7 @@ def _write(
                 stream.write(chunk.data)
             stream.flush()
             os.fsync(stream.fileno())
-        if _key(folder, files, how) != key:
+        if _key(folder, files, how) != entry.stem:
             raise OSError("files changed while they were read")
         partial.replace(entry)
     finally:

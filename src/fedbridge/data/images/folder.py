@@ -18,7 +18,7 @@ import torch
 from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.options import check_choice, check_flag
 from fedbridge.data.arrays import task_from_domains
-from fedbridge.data.images.cache import KeptRows, cache_folder, cached_rows
+from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
 from fedbridge.data.preparing import Augment, InTurn, PixelsToUnit
 from fedbridge.data.rows import StoredRows
@@ -169,11 +169,11 @@ def image_rows(
         for site, own in files.items()
     }
     notes = [how.describe()]
-    before = sum(one.before for one in kept.values())
+    before = [one.rows.file.parent for one in kept.values() if one.rows and one.before]
     if before:
         notes.append(
-            f"images of {before} of {len(kept)} sites were read before, and come from "
-            f"{str(cache_folder())!r}"
+            f"images of {len(before)} of {len(kept)} sites were read before, and come from "
+            f"{str(before[0])!r}"
         )
     for problem in sorted({one.problem for one in kept.values() if one.problem}):
         notes.append(f"images are read anew each time, since they cannot be kept: {problem}")
