@@ -11,15 +11,28 @@ from __future__ import annotations
 
 import argparse
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn import functional
 
 import fedbridge as fb
+from fedbridge.data.rows import whole
 from fedbridge.models import build_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedbridge.data.task import Site
 
 NOISES = (0.0, 0.2, 0.4, 0.6, 0.8)
 SHOWN = 5
 """Every so many rounds are shown, and each of the first and last."""
+
+
+def pixels(site: Site) -> Tensor:
+    """All images of a site, in [0, 1]."""
+    return whole(site.x, "the images").float() / 255
 
 
 def main() -> None:
@@ -31,8 +44,8 @@ def main() -> None:
     task = fb.load_task("fashion-noise", seed=arguments.seed, noise=0.4, protocol="paper")
     torch.manual_seed(arguments.seed)
     model = build_model("cnn", task)
-    sites = [(site.x.float() / 255, site.y) for site in task.sources]
-    images, labels = task.test.x.float() / 255, task.test.y
+    sites = [(pixels(site), site.y) for site in task.sources]
+    images, labels = pixels(task.test), task.test.y
     chance = torch.Generator().manual_seed(arguments.seed + 1)
 
     def accuracy(noise: float) -> float:

@@ -48,8 +48,8 @@ class ChannelMeans(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def register_tiny_backbone(patch: pytest.MonkeyPatch, weights: str = "1") -> None:
-    """Make the backbone ``tiny`` known for the time of a test; ``weights`` name its identity."""
-    tiny = backbones.Backbone(TINY, ChannelMeans(), 8, 3, f"{TINY}-{weights}")
-    patch.setitem(backbones.registry._entries, TINY, lambda: tiny)
+def register_tiny_backbone(patch: pytest.MonkeyPatch, weights: str = "1", name: str = TINY) -> None:
+    """Make a backbone known for the time of a test; ``weights`` tell its identity."""
+    tiny = backbones.Backbone(name, ChannelMeans(), 8, 3, f"{name}-{weights}")
+    patch.setitem(backbones.registry._entries, name, lambda: tiny)
     backbones.load_backbone.cache_clear()

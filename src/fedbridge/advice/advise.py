@@ -32,7 +32,7 @@ from fedbridge.advice.verdict import (
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import check_whole
 from fedbridge.core import rules
-from fedbridge.data.load import load_task
+from fedbridge.data.load import check_weights, load_task
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import MANY, Settings, split_options
 from fedbridge.models import build_model
@@ -107,6 +107,7 @@ def advise(
                     f"{', '.join(given)}: the run has decided them."
                 )
             return advise_from_run(Path(task), counts)
+        check_weights(task, options.get("model"), {})
         task = load_task(task, target, seed)
     elif target not in (None, task.target.name):
         raise OptionError(

@@ -21,7 +21,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.errors import DataError, FedbridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 USUAL_MEMORY = 8 << 30
+GIGABYTE = 10**9
 
 
 class StorageError(FedbridgeError):
@@ -79,6 +80,16 @@ def check_fits(size: int) -> int:
     if size > machine_memory() // 2:
         raise OSError(f"its {size:,} bytes do not fit into half of this machine's memory")
     return size
+
+
+def check_memory(needed: float, what: str, advice: str) -> None:
+    """Refuse what this machine cannot hold, before any of it is read or made."""
+    memory = machine_memory()
+    if needed > memory:
+        raise DataError(
+            f"Expected data that fit into memory, {memory / GIGABYTE:,.1f} GB, but {what} would "
+            f"take {needed / GIGABYTE:,.1f} GB: {advice}."
+        )
 
 
 @cache

@@ -51,7 +51,7 @@ def advise_command(args: Namespace) -> int:
         from fedbridge.advice import advise
         from fedbridge.advice.advise import is_run
         from fedbridge.base.files import to_json, write_atomically
-        from fedbridge.data.load import load_task
+        from fedbridge.data.load import check_weights, load_task
 
         of_run, of_task = shared.sort_options(args, ())
         of_run |= {} if args.after is None else {"after": args.after}
@@ -59,6 +59,7 @@ def advise_command(args: Namespace) -> int:
             task, target, of_run = args.task, args.target, of_run | of_task
         else:
             with shared.run_options_named():
+                check_weights(args.task, of_run.get("model"), of_task)
                 task = load_task(args.task, args.target, args.seed, **of_task)
             target = None
         with shared.share_progress(quiet=args.quiet or args.json) as update:

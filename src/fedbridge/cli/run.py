@@ -42,11 +42,12 @@ def run_command(args: Namespace) -> int:
     """Train, with progress, and show the summary."""
     with shared.results_only(args):
         from fedbridge.base.files import file_name
-        from fedbridge.data.load import load_task
+        from fedbridge.data.load import check_weights, load_task
         from fedbridge.workflows.run import run
 
         of_run, of_task = shared.sort_options(args, (args.method,))
         with shared.run_options_named():
+            check_weights(args.task, of_run.get("model"), of_task)
             task = load_task(args.task, args.target, args.seed, **of_task)
         name = f"{task.name}-{task.target.name}-{args.method}-{args.seed}"
         out = args.out or shared.RUNS / file_name(name)

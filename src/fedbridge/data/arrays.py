@@ -15,6 +15,7 @@ from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.base.files import check_fits, readable_size
 from fedbridge.data.labels import as_labels, code_labels, show
 from fedbridge.data.preparing import PixelsToUnit
+from fedbridge.data.rows import StoredRows, take, whole
 from fedbridge.data.site_files import site_files
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
 from fedbridge.data.task import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.preparing import Prepare
+    from fedbridge.data.rows import Features
     from fedbridge.data.split import Rows
     from fedbridge.data.tables.preprocessing import Preprocessing
 
@@ -47,7 +49,7 @@ HEADERS = {
 class SiteRows:
     """One site's rows with coded labels, and what the manifest calls each row."""
 
-    x: Tensor
+    x: Features
     y: Tensor
     ids: Sequence[int | str]
 
@@ -103,10 +105,12 @@ def task_from_arrays(
             f"Expected a target name that no source has, but {target_name!r} is taken: choose "
             f"another `target_name`."
         )
-    features, raw = {}, {}
+    features: dict[str, Features] = {}
+    raw = {}
     for site, pair in pairs.items():
         x, y = _pair(pair, site)
-        features[site], raw[site] = as_features(x, site), as_labels(y, site)
+        features[site] = x if isinstance(x, StoredRows) else as_features(x, site)
+        raw[site] = as_labels(y, site)
         check_lengths(len(features[site]), len(raw[site]), site)
     _check_same_type(features)
     labels, names = code_labels(raw, class_names)
@@ -249,7 +253,7 @@ def _pair(pair: object, site: str) -> tuple[object, object]:
     return pair[0], pair[1]
 
 
-def _check_same_type(features: Mapping[str, Tensor]) -> None:
+def _check_same_type(features: Mapping[str, Features]) -> None:
     if len({x.dtype for x in features.values()}) > 1:
         listed = "; ".join(f"{site} has {x.dtype}" for site, x in features.items())
         raise DisagreementError(
@@ -259,9 +263,9 @@ def _check_same_type(features: Mapping[str, Tensor]) -> None:
 
 
 def select(rows: SiteRows, which: Rows) -> SiteRows:
-    """Some of a site's rows, copied."""
+    """Some of a site's rows, copied if they are in memory."""
     index = torch.from_numpy(which)
-    return SiteRows(rows.x[index], rows.y[index], [rows.ids[row] for row in which])
+    return SiteRows(take(rows.x, index), rows.y[index], [rows.ids[row] for row in which])
 
 
 def training_rows(rows: SiteRows, test_share: float, seed: int) -> SiteRows:
@@ -273,17 +277,15 @@ def training_rows(rows: SiteRows, test_share: float, seed: int) -> SiteRows:
 
 def _unlabelled_rows(
     target: SiteRows, split: TargetSplit, more: tuple[Tensor, Sequence[int | str]] | None
-) -> tuple[Tensor | None, list[int | str]]:
+) -> tuple[Features | None, list[int | str]]:
     """Training rows whose label is withheld, then those that never had one."""
     withheld = select(target, split.unlabelled)
-    x, ids = [withheld.x], [*withheld.ids]
+    x, ids = withheld.x, [*withheld.ids]
     if more is not None:
         check_finite(more[0], "unlabelled", "features")
-        x.append(more[0])
+        x = torch.cat([whole(x, "the target's rows"), more[0]])
         ids += more[1]
-    if not ids:
-        return None, []
-    return torch.cat(x), ids
+    return (x, ids) if ids else (None, [])
 
 
 def _site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:

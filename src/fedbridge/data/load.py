@@ -35,6 +35,7 @@ from fedbridge.base.errors import (
 )
 from fedbridge.base.files import parse_toml, read_text
 from fedbridge.base.options import check_known
+from fedbridge.base.places import dataset_folder
 from fedbridge.base.registry import Registry
 from fedbridge.data.arrays import npz_task
 from fedbridge.data.builtin.domainbed import SUITES, VERSIONS, colored_mnist, suite_task
@@ -51,8 +52,10 @@ from fedbridge.data.builtin.semi_synthetic import (
 from fedbridge.data.images.folder import images_task
 from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
+from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.data.tables.load import table_task
 from fedbridge.data.task import keep_sources
+from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,6 +139,26 @@ def load_task(
         task = _load(name_or_path, target, seed, options)
     asked = {"task": str(name_or_path), "target": target, "options": dict(options)}
     return replace(task, manifest={**task.manifest, "loaded_as": asked})
+
+
+def check_weights(name_or_path: str | Path, model: object, options: Mapping[str, object]) -> None:
+    """Miss the pretrained weights of a run before images are decoded for it.
+
+    Args:
+        name_or_path: What ``load_task`` will take.
+        model: Of the run; ``None`` for the task's own.
+        options: Of the task.
+    """
+    if Path(name_or_path).suffix.lower() == ".toml":
+        file = read_task_file(Path(name_or_path))
+        check_weights(file.source, model or file.model, {**file.options, **options})
+        return
+    suite = next((suite for suite in SUITES if suite.name == name_or_path), None)
+    there = suite and dataset_folder(suite.name, *CATALOGUE[suite.name].other_names)
+    usual = suite.model if suite and there and options.get("backbone") is None else None
+    name, _, variant = str(model or usual).partition(":")
+    if name in RESNETS and variant == PRETRAINED:
+        imagenet_file(name)
 
 
 def under_protocol(task: FederatedTask, protocol: str) -> FederatedTask:

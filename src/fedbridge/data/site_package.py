@@ -14,6 +14,7 @@ from safetensors.torch import save
 from fedbridge.base.errors import DataError
 from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.data.preparing import prepare_from_record, prepare_to_record
+from fedbridge.data.rows import whole
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.models.weights import stored_tensors
@@ -72,9 +73,10 @@ def sites_of(task: FederatedTask) -> list[LocalSite]:
 
 def save_site(path: Path, site: LocalSite) -> None:
     """Write a site's part for its owner's eyes only."""
-    tensors = {"train.x": site.train.x, "train.y": site.train.y}
+    what = f"a file with the rows of {site.name!r}"
+    tensors = {"train.x": whole(site.train.x, what), "train.y": site.train.y}
     if site.test is not None:
-        tensors |= {"test.x": site.test.x, "test.y": site.test.y}
+        tensors |= {"test.x": whole(site.test.x, what), "test.y": site.test.y}
     header = {
         "name": site.name,
         "role": site.role,

@@ -22,16 +22,16 @@ from fedbridge.base.errors import (
     UnknownTargetError,
     nearest,
 )
-from fedbridge.base.files import machine_memory
+from fedbridge.data.rows import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.preparing import Prepare
+    from fedbridge.data.rows import Features
     from fedbridge.data.tables.preprocessing import Preprocessing
 
-GIGABYTE = 10**9
 SHIFTED_TARGET = "target"
 """What tasks that shift one client call this client."""
 
@@ -42,7 +42,8 @@ class Site:
 
     Attributes:
         name: The client, as messages and tables show it.
-        x: The rows ``(n, ...)`` in any dtype; images may stay ``uint8``.
+        x: The rows ``(n, ...)`` in any dtype; images may stay ``uint8``, and many of them on disk:
+            such ``StoredRows`` are read by their index, a batch at a time.
         y: Class indices ``(n,)`` as int64, or regression values ``(n,)`` or ``(n, k)`` as float32.
         prepare: Applied to every batch of ``x`` on its device: turns ``uint8`` into floats, draws
             noise anew. Must be picklable (a frozen dataclass with ``__call__``, or a ``Drawing``
@@ -51,17 +52,22 @@ class Site:
     """
 
     name: str
-    x: Tensor
+    x: Features
     y: Tensor
     prepare: Prepare | None = None
 
     def __post_init__(self) -> None:
         check_lengths(len(self.x), len(self.y), self.name)
-        check_finite(self.x, self.name, "features")
+        if isinstance(self.x, Tensor):  # those on disk are images, or features of them: finite
+            check_finite(self.x, self.name, "features")
         check_finite(self.y, self.name, "labels")
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def select(self, rows: Tensor) -> Site:
+        """The site with some of its rows, which are not read if they are on disk."""
+        return replace(self, x=take(self.x, rows), y=self.y[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +101,7 @@ class FederatedTask:
     target: Site
     test: Site
     n_classes: int | None
-    unlabelled: Tensor | None = None
+    unlabelled: Features | None = None
     target_pool: Site | None = None
     class_names: tuple[str, ...] | None = None
     model: str = "mlp"
@@ -331,16 +337,6 @@ def check_finite(values: Tensor, site: str, what: str) -> None:
         raise NonFiniteError(
             f"Expected finite {what}, but {int(bad.sum())} of {len(values)} rows of site {site!r} "
             f"hold NaN or Inf, first row {row} (from 0): impute or remove them."
-        )
-
-
-def check_memory(needed: float, what: str, advice: str) -> None:
-    """Refuse what this machine cannot hold, before any of it is read or made."""
-    memory = machine_memory()
-    if needed > memory:
-        raise DataError(
-            f"Expected data that fit into memory, {memory / GIGABYTE:,.1f} GB, but {what} would "
-            f"take {needed / GIGABYTE:,.1f} GB: {advice}."
         )
 
 

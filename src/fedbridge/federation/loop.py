@@ -212,7 +212,7 @@ class Run:
             "method": self.method,
             "seed": self.seed,
             "rounds": self.rounds,
-            "data_sha256": fingerprint(self.task),
+            "data_sha256": self._data_sha256,
             "settings": {k: v for k, v in self.settings.to_json().items() if k != "workers"},
             "options": {
                 name: value.tolist() if hasattr(value, "tolist") else value  # a tensor, an array
@@ -229,6 +229,11 @@ class Run:
             },
         }
         return {**known, **self.about}
+
+    @cached_property
+    def _data_sha256(self) -> str:
+        """Read once: rows of images may be many."""
+        return fingerprint(self.task)
 
     @cached_property
     def id(self) -> str:

@@ -7,6 +7,8 @@ that does not declare the need.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -16,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbridge.base.errors import FedbridgeError, ModelError
+from fedbridge.data.rows import in_batches
 from fedbridge.data.split import round_half_up, stratified_split
 from fedbridge.models import linear_head, split_model
 from fedbridge.training.job import SPLITTING, TARGET, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
     from fedbridge.federation.settings import Settings
@@ -104,8 +107,7 @@ def set_validation_aside(
     strata = None if task.n_classes is None else target.y.numpy()
     chooser = np.random.default_rng(seed_of(seed, 0, TARGET, SPLITTING))
     kept, aside = stratified_split(strata, len(target), count, chooser)
-    rows = torch.from_numpy(aside)
-    validation = replace(target, name="validation", x=target.x[rows], y=target.y[rows])
+    validation = replace(target.select(torch.from_numpy(aside)), name="validation")
     return validation, torch.from_numpy(kept)
 
 
@@ -134,8 +136,7 @@ def more_sites(
     if Need.TARGET_LABELS in needs:
         pool = task.target if task.target_pool is None else task.target_pool
         if validation is not None:
-            rows = rows_besides(pool, validation)
-            pool = replace(pool, x=pool.x[rows], y=pool.y[rows])
+            pool = pool.select(rows_besides(pool, validation))
         more[Need.TARGET_LABELS] = replace(pool, name=f"{task.target.name} (all labels)")
     return more
 
@@ -146,9 +147,18 @@ def rows_besides(pool: Site, held_back: Site) -> Tensor:
     One row of the pool goes for each row of the other set, so that equal rows stay as many as
     they are.
     """
-    stays = torch.ones(len(pool), dtype=torch.bool)
-    for x, y in zip(held_back.x, held_back.y, strict=True):
-        same_x = (pool.x == x).reshape(len(pool), -1).all(1)
-        same_y = (pool.y == y).reshape(len(pool), -1).all(1)
-        stays[(stays & same_x & same_y).nonzero()[:1]] = False
-    return stays.nonzero()[:, 0]
+    gone = Counter(_contents(held_back))
+    stays = []
+    for row, content in enumerate(_contents(pool)):
+        if gone[content]:
+            gone[content] -= 1
+        else:
+            stays.append(row)
+    return torch.tensor(stays, dtype=torch.int64)
+
+
+def _contents(site: Site) -> Iterator[tuple[bytes, bytes]]:
+    """What tells a row and its label from others, without keeping them."""
+    rows = (row for batch in in_batches(site.x) for row in batch)
+    for x, y in zip(rows, site.y, strict=True):
+        yield hashlib.sha256(x.contiguous().numpy().tobytes()).digest(), y.numpy().tobytes()

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbridge.base.files import check_memory
 from fedbridge.data.preparing import is_redrawn
 from fedbridge.federation.method import Method, Record
 from fedbridge.methods.cross_validation import FOLDS, deal_folds, labelled_rows
@@ -114,6 +115,8 @@ class Alone(Method):
 
         federation, site = self.federation, self.federation.task.target
         rows = labelled_rows(federation)
+        needed = (4 + 8) * len(site) * prod(federation.task.input_shape)  # float32 and float64
+        check_memory(needed, "all labelled rows at once", "choose another method, or a `backbone`")
         inputs = federation.predict(federation.initial, site, _inputs)[rows].double().numpy()
         place = {int(row): k for k, row in enumerate(rows)}
         dealt = deal_folds(federation, FOLDS) if len(rows) > 1 else []

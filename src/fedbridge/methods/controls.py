@@ -150,7 +150,7 @@ class Oracle(Method):
         """Loss over all the target's rows, each judged by the twin that never saw it."""
         federation = self.federation
         pool = federation.bench.sites[self.site]
-        parts = [replace(pool, x=pool.x[rows], y=pool.y[rows]) for rows in self.thirds]
+        parts = [pool.select(rows) for rows in self.thirds]
         outputs = [
             federation.predict(getattr(self, f"{way}_{k}"), part) for k, part in enumerate(parts)
         ]

@@ -23,7 +23,6 @@ ICML 2022.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -162,17 +161,17 @@ class KnnPer(RuleMethod):
         federation, site = self.federation, self.federation.task.target
         assert federation.task.n_classes is not None
         rows = federation.target_rows
-        used = site if rows is None else replace(site, x=site.x[rows], y=site.y[rows])
+        labels = site.y if rows is None else site.y[rows]
         keys = federation.predict(self.state, site, _features, rows)
         outputs = federation.predict(self.state, site, _outputs, rows)
-        votes = functional.one_hot(used.y, federation.task.n_classes).float()
+        votes = functional.one_hot(labels, federation.task.n_classes).float()
         distances = torch.cdist(keys.double(), keys.double()).square()
         distances.fill_diagonal_(torch.inf)
         scale = keys.shape[1] * self.scale
         share = self.share
         if share is None:
             share = self._best(distances, votes, outputs, scale)
-        spare = len(site) - len(used)
+        spare = len(site) - len(labels)
         return {
             "keys": functional.pad(
                 keys, (0, 0, 0, spare), value=FAR * (1 + float(keys.abs().max()))
@@ -180,7 +179,7 @@ class KnnPer(RuleMethod):
             "votes": functional.pad(votes, (0, 0, 0, spare)),
             "share": torch.tensor(share, dtype=torch.float32),
             "scale": torch.tensor(scale, dtype=torch.float32),
-            "neighbours": torch.tensor(min(self.neighbours, len(used))),
+            "neighbours": torch.tensor(min(self.neighbours, len(labels))),
         }
 
     def _best(self, distances: Tensor, votes: Tensor, outputs: Tensor, scale: float) -> float:

@@ -24,6 +24,7 @@ from fedbridge.base.files import (
     to_json,
     write_atomically,
 )
+from fedbridge.data.rows import in_batches
 from fedbridge.runs import shapes
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
@@ -359,7 +360,8 @@ def fingerprint(task: FederatedTask) -> str:
         digest.update(site.name.encode())
         for values in (site.x, site.y):
             digest.update(str((values.dtype, tuple(values.shape))).encode())
-            digest.update(values.contiguous().numpy().tobytes())
+            for batch in in_batches(values):
+                digest.update(batch.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -31,6 +31,7 @@ from fedbridge.core.blocks import (
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.data.preparing import RowChance, prepared, row_seeds
+from fedbridge.data.rows import at_once
 from fedbridge.evaluation.metrics import (
     Evaluation,
     Metrics,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
-
-PREDICTION_BATCH = 2048
 
 
 class LocalFailureError(FedbridgeError):
@@ -168,12 +167,8 @@ class Workbench:
         seed = seed_of(self.seed, round, crc32(site.name.encode()), PREPARING)
         every = torch.arange(len(site)) if rows is None else rows
         with torch.no_grad():
-            return torch.cat(
-                [
-                    ask(self._inputs(site, part, seed)).cpu()
-                    for part in every.split(PREDICTION_BATCH)
-                ]
-            )
+            parts = every.split(at_once(site.x))
+            return torch.cat([ask(self._inputs(site, part, seed)).cpu() for part in parts])
 
     def measure(self, state: State, site: Site, *, round: int = 0) -> Metrics:
         """Measures of a model on a set."""

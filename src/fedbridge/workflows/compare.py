@@ -22,6 +22,7 @@ from fedbridge.base.files import to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
 from fedbridge.base.values import canonical, for_file
 from fedbridge.core import rules
+from fedbridge.data.load import check_weights
 from fedbridge.data.protocols import entries
 from fedbridge.federation.loop import PAUSE
 from fedbridge.federation.settings import MANY, NAMES, split_options
@@ -386,6 +387,10 @@ def _check_variant(variant: Variant) -> None:
 
 def _check_first(plan: ComparisonPlan) -> None:
     """Load one task and check all options before any cell runs: mistakes show at once."""
+    for setting, variant in product(plan.settings, plan.variants):
+        if isinstance(setting.task, str):
+            model = plan.options_for(variant, setting).get("model")
+            check_weights(setting.task, model, setting.options)
     task = plan.settings[0].load(plan.seeds[0])
     loaded = _data(plan.settings[0])
     named_first = sorted(plan.variants, key=lambda variant: not variant.options)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from fedbridge.base.errors import OptionError
 from fedbridge.core.theory import FilterMoments, fedda_delta, fedgp_delta
+from fedbridge.data.rows import whole
 from fedbridge.evaluation.metrics import squared_error
 from fedbridge.models.build import build_model
 from fedbridge.training.job import INITIALISING, seed_of
@@ -47,21 +48,21 @@ def initial_moments(task: FederatedTask, seed: int) -> dict[str, Any]:
 
     slope, slopes = grad(loss), vmap(grad(of_row), in_dims=(None, 0, 0), chunk_size=CHUNK)
     count = len(task.target)
-    every = [
-        torch.cat(pair) for pair in ((task.target.x, task.test.x), (task.target.y, task.test.y))
-    ]
-    of_sources = [slope(parameters, source.x, source.y) for source in task.sources]
+    target, sources = (task.target, task.test), task.sources
+    x = {site: whole(site.x, f"the rows of {site.name!r}") for site in (*target, *sources)}
+    every = [torch.cat([x[site] for site in target]), torch.cat([site.y for site in target])]
+    of_sources = [slope(parameters, x[source], source.y) for source in sources]
     moments: dict[str, Any] = {"sigma2": 0.0}
     moments |= {name: [0.0] * len(of_sources) for name in ("d2", "tau2_d2", "along")}
     for name, rows in slopes(parameters, *every).items():
-        target = rows.flatten(1).double().mean(0)
-        errors = rows.flatten(1) - target.float()
+        mean = rows.flatten(1).double().mean(0)
+        errors = rows.flatten(1) - mean.float()
         moments["sigma2"] += float(errors.square().sum(1).double().mean()) / count
         for number, theirs in enumerate(of_sources):
             source = theirs[name].flatten().double()
             unit = source / source.norm()
-            moments["d2"][number] += float((source - target).square().sum())
-            moments["tau2_d2"][number] += float(target.square().sum() - (target @ unit) ** 2)
+            moments["d2"][number] += float((source - mean).square().sum())
+            moments["tau2_d2"][number] += float(mean.square().sum() - (mean @ unit) ** 2)
             along = (errors @ unit.float()).double().square().mean()
             moments["along"][number] += float(along) / count
     return moments

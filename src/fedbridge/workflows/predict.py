@@ -27,16 +27,18 @@ from fedbridge.data.images.preprocessing import (
     is_image,
 )
 from fedbridge.data.preparing import PixelsToUnit
+from fedbridge.data.rows import in_batches
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
 from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
-from fedbridge.training.trainer import PREDICTION_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fedbridge.data.rows import Features
 
 LARGEST_MODEL = 10**10
 """Inputs times outputs: a folder does not decide how much memory is asked for."""
@@ -103,11 +105,10 @@ class SavedModel:
     class_names: tuple[str, ...] | None
     preprocessing: Preprocessing | ImagePreprocessing | None
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Features) -> Tensor:
         """What the model returns for rows that are ready for it."""
-        batches = x.split(PREDICTION_BATCH)
         with torch.no_grad():
-            return torch.cat([self.model(_as_floats(batch)) for batch in batches])
+            return torch.cat([self.model(_as_floats(batch)) for batch in in_batches(x)])
 
 
 def predict(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import LARGEST, check_choice, check_whole
-from fedbridge.data.load import load_task, under_protocol
+from fedbridge.data.load import check_weights, load_task, under_protocol
 from fedbridge.data.protocols import FAIR
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import MANY, split_options
@@ -67,6 +67,7 @@ def run(
     seed = check_whole("seed", seed, least=0, most=LARGEST)
     protocol, target = options.pop("protocol", None), options.pop("target", None)
     if isinstance(task, str | Path):
+        check_weights(task, options.get("model"), {})
         loaded = load_task(task, target, seed, protocol=protocol or FAIR)
     elif target is not None:
         raise OptionError(

@@ -5,7 +5,6 @@ from pictures import TINY, register_tiny_backbone, write_images
 
 import fedbridge as fb
 from fedbridge.base.errors import DataError, OptionError, TargetNeededError, UnknownNameError
-from fedbridge.data import task as federated_task
 from fedbridge.data.builtin.domainbed import SUITES
 from fedbridge.data.load import load_task, possible_targets, summary_of
 from fedbridge.data.preparing import Augment, InTurn, PixelsToUnit
@@ -184,12 +183,6 @@ class TestSplit:
         write_images(root / "pacs" / "sketch", ["."], ["cat"])
         with pytest.raises(DataError, match=r"'sketch' has also 'cat'"):
             load_task("pacs", "photo", **SMALL)
-
-    def test_images_that_would_fill_the_memory_are_refused(self, monkeypatch):
-        monkeypatch.setattr(federated_task, "machine_memory", lambda: 2e7)
-        with pytest.raises(DataError, match=r"the 280 images of 'pacs' .* a `backbone`"):
-            load_task("pacs", "photo")
-        load_task("pacs", "photo", **SMALL)
 
 
 def test_a_missing_class_is_named_where_the_catalogue_does_not_list_them(root):

@@ -1,6 +1,7 @@
 """A folder of images: pixels of one size, or features of a frozen backbone."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from PIL import Image
 
 import fedbridge as fb
 from fedbridge.base.errors import DataError, DisagreementError, OptionError, UnknownNameError
+from fedbridge.data.images import cache as image_cache
 from fedbridge.data.load import load_task, possible_targets
 
 
@@ -127,6 +129,17 @@ def test_without_the_cache_nothing_is_kept(folder):
     for _ in range(2):
         task = load_task(folder, target="photo", image_size=10, cache=False)
         assert task.notes == ("all images resized to 10x10 RGB",)
+
+
+def test_where_the_cache_cannot_be_written_images_are_read_each_time(folder, monkeypatch):
+    expected = load_task(folder, target="photo", image_size=11)
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    task = load_task(folder, target="photo", image_size=12)
+    assert task.notes[1] == (
+        "images are read anew each time, since they cannot be kept: they would take more than half "
+        "of the free disk space"
+    )
+    assert task.target.y.equal(expected.target.y)
 
 
 class TestBackbone:

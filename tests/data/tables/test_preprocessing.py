@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedbridge.base import files
 from fedbridge.base.errors import DataError
-from fedbridge.data import task as federated_task
 from fedbridge.data.tables.cells import as_table
 from fedbridge.data.tables.preprocessing import (
     CategoricalColumn,
@@ -76,7 +76,7 @@ def test_a_table_that_does_not_fit_is_refused(table, message):
 
 
 def test_rows_that_would_fill_the_memory_are_refused_before_they_are_made(monkeypatch):
-    monkeypatch.setattr(federated_task, "machine_memory", lambda: 100.0)
+    monkeypatch.setattr(files, "machine_memory", lambda: 100.0)
     frame = pd.DataFrame({"sex": ["m"] * 10, "age": [40] * 10})
     with pytest.raises(DataError, match="the encoded rows of site 'North' would take"):
         SAVED.apply(frame)

@@ -160,7 +160,7 @@ def suite_task(
     how = ImagePreprocessing.from_options(image_size, False, backbone, IMAGE_SIZE)
     rows, notes = image_rows(root, files, how, cache=cache)
     sites = {
-        domain: SiteRows(torch.from_numpy(rows[domain]), codes[domain], names_below(root, own))
+        domain: SiteRows(rows[domain], codes[domain], names_below(root, own))
         for domain, own in files.items()
     }
     frozen = backbone is not None

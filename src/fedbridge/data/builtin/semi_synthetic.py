@@ -24,6 +24,7 @@ from fedbridge.data.builtin.image_sets import (
 )
 from fedbridge.data.builtin.shifts import Contrast, NoiseDraw, NoShift, Rotation, noise_shift
 from fedbridge.data.preparing import InTurn, PixelsToUnit, ShiftAndFlip
+from fedbridge.data.rows import whole
 from fedbridge.data.split import (
     BUILT_IN_SPLIT,
     SplitOptions,
@@ -97,7 +98,7 @@ def shifted_task(
     train, shown = images.train, images.test
     seen = _rows(train.pixels, train.labels, shares.target)
     test = _rows(shown.pixels, shown.labels, shares.test)
-    own = replace(seen, x=shift.stored(seen.x, generator(seed, "noise")))
+    own = replace(seen, x=shift.stored(whole(seen.x, "images"), generator(seed, "noise")))
     task = assemble(
         {
             f"source {number}": _rows(train.pixels, train.labels, rows)
@@ -110,7 +111,7 @@ def shifted_task(
         seed=seed,
         target_name=SHIFTED_TARGET,
         class_names=images.class_names,
-        test=replace(test, x=shift.stored(test.x, generator(seed, "test noise"))),
+        test=replace(test, x=shift.stored(whole(test.x, "images"), generator(seed, "test noise"))),
         target_prepare=shift.prepare(own.x),
         model="cnn",
         defaults=defaults,
@@ -219,7 +220,7 @@ def digits_task(
     sizes = [n_own, *equal_sizes(len(labels) - n_own, DIGITS_SOURCES)]
     target_rows, *others = stratified_shares(labels, sizes, generator(seed, "sites"))
     seen = _rows(images, labels, target_rows)
-    own = replace(seen, x=shifts[shift].stored(seen.x, generator(seed, "noise")))
+    own = replace(seen, x=shifts[shift].stored(whole(seen.x, "images"), generator(seed, "noise")))
     return assemble(
         {
             f"source {number}": _rows(images, labels, share)

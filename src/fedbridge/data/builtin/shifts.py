@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedbridge.data.preparing import Prepare
+    from fedbridge.data.rows import Features
 
 NoiseDraw = Literal["fixed", "redrawn"]
 
@@ -38,7 +39,7 @@ class Shift(Protocol):
         """The images as they lie in memory."""
         ...
 
-    def prepare(self, images: Tensor) -> Prepare | None:
+    def prepare(self, images: Features) -> Prepare | None:
         """What each batch of these (stored) images goes through; None for the usual."""
         ...
 
@@ -46,7 +47,7 @@ class Shift(Protocol):
 class _Still:
     """A shift that is done once: batches need nothing special."""
 
-    def prepare(self, images: Tensor) -> Prepare | None:
+    def prepare(self, images: Features) -> Prepare | None:
         """Nothing special."""
         return None
 
@@ -85,10 +86,10 @@ class RedrawnNoise:
         """The images, to which each batch adds its noise."""
         return images
 
-    def prepare(self, images: Tensor) -> Prepare | None:
+    def prepare(self, images: Features) -> Prepare | None:
         """Adds noise, to pixels once they are floats."""
         noise = AddNoise(self.std)
-        return noise if images.is_floating_point() else InTurn((PixelsToUnit(), noise))
+        return noise if images.dtype.is_floating_point else InTurn((PixelsToUnit(), noise))
 
 
 @dataclass(frozen=True)

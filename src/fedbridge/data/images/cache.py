@@ -1,10 +1,8 @@
 """Rows of images kept on disk, so that a folder is decoded once and not at every run.
 
-An entry is named by all that decides its rows: names, sizes and modification times of the files,
-how rows are made of them, and the software that does it. Whatever changes gives another name, so
-an entry is never out of date. It is a convenience: a damaged entry is made again, and where
-nothing can be written there is none. Several processes may use the cache at once, and deleting it
-is always safe.
+An entry is an ``.npy`` file named by all that decides its rows: names, sizes and times of the
+images, how rows are made of them, and the software that does it. Whatever changes gives another
+name, so an entry is never out of date; a broken one is made again, and deleting any is safe.
 """
 
 from __future__ import annotations
@@ -12,38 +10,28 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from math import prod
-from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, TypeAlias
-from zlib import crc32
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import PIL
 import torch
+from filelock import FileLock
 
 from fedbridge.base.errors import DataError
 from fedbridge.base.files import sha256, to_json
 from fedbridge.base.places import data_root
+from fedbridge.data.rows import MappedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
 
-    Rows: TypeAlias = NDArray[np.generic]
-
 FORMAT = 2
-CHECKSUM_BYTES = 4
 PARTIAL = ".partial"
-ABANDONED = 24 * 3600
-"""Seconds after which an unfinished entry must be that of a process that was killed."""
+LOCK = ".lock"
 
 
 def cache_folder() -> Path:
@@ -51,47 +39,33 @@ def cache_folder() -> Path:
     return data_root() / "cache" / "images"
 
 
-@dataclass(frozen=True, eq=False)
-class KeptRows:
-    """The rows of one site's images, and what there is to say about the cache.
+class KeptRows(NamedTuple):
+    """One site's rows in the cache, whether they were there before, and why there are none."""
 
-    Attributes:
-        rows: One row per file, in the order of the files.
-        origin: The file in the cache that they come from; ``None`` if they were made now.
-        problem: Why they could not be kept; ``None`` if they are.
-    """
-
-    rows: Rows
-    origin: Path | None = None
+    rows: MappedRows | None = None
+    before: bool = False
     problem: str | None = None
 
 
 def cached_rows(folder: Path, files: Sequence[Path], how: ImagePreprocessing) -> KeptRows:
-    """The rows of one site's images: from the cache, or made now and kept for the next time.
+    """The rows of the images below a folder: kept before, or made and kept now.
 
-    Args:
-        folder: The site's folder.
-        files: Its images, somewhere below the folder, in the order of the rows.
-        how: How an image becomes a row.
+    One process at a time makes rows, on all cores; another that wants them waits.
     """
-    key = _key(folder, files, how)
-    entry = _RowFile(cache_folder() / f"{key}.npy", (len(files), *how.row_shape), how.row_type)
-    rows = entry.read()
-    if rows is not None:
-        return KeptRows(rows, origin=entry.file)
-
-    def chunks() -> Iterator[Rows]:
-        yield from how.chunks(files, folder.name)
-        if _key(folder, files, how) != key:
-            raise OSError("files changed while they were read")
-
-    problem = None
+    entry = cache_folder() / f"{_key(folder, files, how)}.npy"
+    shape = (len(files), *how.row_shape)
     try:
-        entry.write(chunks())
-        rows = entry.read()
-    except OSError as error:
-        problem = error.strerror or str(error)
-    return KeptRows(how.rows(files, folder.name) if rows is None else rows, problem=problem)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        rows = _read(entry, shape, how)
+        if rows is None:
+            with FileLock(entry.parent / LOCK):
+                rows = _read(entry, shape, how)
+                if rows is None:
+                    _write(entry, folder, files, how)
+                    return KeptRows(_read(entry, shape, how))
+        return KeptRows(rows, before=True)
+    except (OSError, NotImplementedError) as error:  # the latter where there are no locks
+        return KeptRows(problem=getattr(error, "strerror", None) or str(error))
 
 
 def _key(folder: Path, files: Sequence[Path], how: ImagePreprocessing) -> str:
@@ -110,57 +84,33 @@ def _key(folder: Path, files: Sequence[Path], how: ImagePreprocessing) -> str:
     return sha256(to_json([FORMAT, software, asdict(how), stamps]).encode())
 
 
-@dataclass(frozen=True)
-class _RowFile:
-    """An ``.npy`` file with a checksum behind its end, where readers of ``.npy`` do not look."""
-
-    file: Path
-    shape: tuple[int, ...]
-    type: np.dtype[Any]
-
-    def read(self) -> Rows | None:
-        """The rows, mapped into memory; ``None`` if the file is not there or damaged."""
-        try:
-            content = np.memmap(self.file, np.uint8, "r")
-            if _checksum(content[:-CHECKSUM_BYTES]) != content[-CHECKSUM_BYTES:].tobytes():
-                return None
-            rows: Rows = np.load(self.file, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        return rows if (rows.shape, rows.dtype) == (self.shape, self.type) else None
-
-    def write(self, chunks: Iterable[Rows]) -> None:
-        """Write chunk after chunk beside the file, then take its place in one step."""
-        place = self.file.parent
-        place.mkdir(parents=True, exist_ok=True)
-        _sweep(place)
-        if prod(self.shape) * self.type.itemsize > shutil.disk_usage(place).free / 2:
-            raise OSError(errno.ENOSPC, "they would take more than half of the free disk space")
-        with NamedTemporaryFile(dir=place, prefix=".", suffix=PARTIAL, delete=False) as stream:
-            partial = Path(stream.name)
-            try:
-                kind = np.lib.format.dtype_to_descr(self.type)
-                header = {"descr": kind, "fortran_order": False, "shape": self.shape}
-                np.lib.format.write_array_header_1_0(stream, header)
-                for chunk in chunks:
-                    stream.write(np.ascontiguousarray(chunk).data)
-                stream.flush()
-                stream.write(_checksum(np.memmap(partial, np.uint8, "r")))
-                stream.flush()
-                os.fsync(stream.fileno())
-                stream.close()
-                partial.replace(self.file)
-            finally:
-                partial.unlink(missing_ok=True)
+def _read(entry: Path, shape: tuple[int, ...], how: ImagePreprocessing) -> MappedRows | None:
+    """The rows, mapped into memory; ``None`` if the file is not there or broken."""
+    try:
+        rows = MappedRows(entry)
+    except (OSError, ValueError):
+        return None
+    return rows if (rows.shape, rows.dtype) == (shape, how.row_type) else None
 
 
-def _checksum(content: NDArray[np.uint8]) -> bytes:
-    return crc32(content.data).to_bytes(CHECKSUM_BYTES, "big")
-
-
-def _sweep(place: Path) -> None:
-    """Remove what killed processes have left."""
-    for left in place.glob(f".*{PARTIAL}"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > ABANDONED:
-                left.unlink()
+def _write(entry: Path, folder: Path, files: Sequence[Path], how: ImagePreprocessing) -> None:
+    """Chunk after chunk beside the entry, then in its place; what killed processes left goes."""
+    for left in entry.parent.glob(f"*{PARTIAL}"):
+        left.unlink()
+    if len(files) * how.row_bytes > shutil.disk_usage(entry.parent).free / 2:
+        raise OSError(errno.ENOSPC, "they would take more than half of the free disk space")
+    partial = entry.with_suffix(PARTIAL)
+    try:
+        with partial.open("wb") as stream:
+            kind, shape = np.lib.format.dtype_to_descr(how.row_type), (len(files), *how.row_shape)
+            header = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, header)
+            for chunk in how.chunks(files, folder.name):
+                stream.write(chunk.data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if _key(folder, files, how) != entry.stem:
+            raise OSError("files changed while they were read")
+        partial.replace(entry)
+    finally:
+        partial.unlink(missing_ok=True)

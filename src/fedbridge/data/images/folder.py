@@ -2,14 +2,18 @@
 
 Without a backbone, images are resized and kept as ``uint8``. With one, every site's images go
 through the frozen backbone once, and the federation trains a head on their features: minutes on a
-CPU instead of days.
+CPU instead of days. Images need not fit into memory: many of them are read from the cache a batch
+at a time, and decoded on the fly where there is no room for a cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.options import check_choice, check_flag
@@ -17,22 +21,29 @@ from fedbridge.data.arrays import task_from_domains
 from fedbridge.data.images.cache import KeptRows, cached_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing, is_image
 from fedbridge.data.preparing import Augment, InTurn, PixelsToUnit
+from fedbridge.data.rows import StoredRows
 from fedbridge.data.site_files import check_names
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
-from fedbridge.data.task import check_memory, check_target_name
+from fedbridge.data.task import check_target_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from fedbridge.data.rows import Features
     from fedbridge.data.task import FederatedTask
 
 IMAGE_SIZE = 32
 HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
 """What suits a head on frozen features, which learns faster than a whole network should."""
+
+HELD_BYTES = 64 << 20
+"""Images of a task that take no more than this are simply held in memory."""
+
+RECENT_BYTES = 256 << 20
+"""What images that are decoded on the fly may take, the latest of them."""
 
 AUGMENTED = "training images are cropped, flipped and recoloured at random"
 OF_SOURCES = "sources"
@@ -118,9 +129,31 @@ def augmented(task: FederatedTask, augment: bool | str) -> FederatedTask:
     )
 
 
+class DecodedImages:
+    """Rows of images that are decoded when they are read; the latest few bytes are kept."""
+
+    def __init__(self, files: Sequence[Path], how: ImagePreprocessing, recent: int) -> None:
+        self.files, self.how, self.recent = files, how, recent
+        self.shape, self.dtype = (len(files), *how.row_shape), how.row_type
+        self._row = lru_cache(recent // how.row_bytes)(self._decoded)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DecodedImages, (self.files, self.how, self.recent)
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
+        """The rows with these numbers."""
+        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for place, row in enumerate(rows.tolist()):
+            found[place] = self._row(row)
+        return found
+
+    def _decoded(self, row: int) -> NDArray[np.generic]:
+        return self.how.few_rows(self.files[row : row + 1]).squeeze(0)
+
+
 def image_rows(
     root: Path, files: Mapping[str, Sequence[Path]], how: ImagePreprocessing, *, cache: bool
-) -> tuple[dict[str, NDArray[np.generic]], tuple[str, ...]]:
+) -> tuple[dict[str, Features], tuple[str, ...]]:
     """The rows of every site's images, and what was done to get them.
 
     Args:
@@ -130,26 +163,35 @@ def image_rows(
         cache: Take rows from the cache, and keep there what is not in it.
     """
     check_flag("cache", cache)
-    images = sum(map(len, files.values()))
-    check_memory(
-        images * prod(how.row_shape) * how.row_type.itemsize,
-        f"the {images:,} images of {root.name!r} at {how.size}x{how.size}",
-        "choose a `backbone`, or a smaller `image_size`",
-    )
+    few = sum(map(len, files.values())) * how.row_bytes <= HELD_BYTES
     kept = {
-        site: cached_rows(root / site, own, how) if cache else KeptRows(how.rows(own, site))
+        site: cached_rows(root / site, own, how) if cache else KeptRows()
         for site, own in files.items()
     }
     notes = [how.describe()]
-    origins = [found.origin for found in kept.values() if found.origin is not None]
-    if origins:
+    before = [one.rows.file.parent for one in kept.values() if one.rows and one.before]
+    if before:
         notes.append(
-            f"images of {len(origins)} of {len(kept)} sites were read before, and come from "
-            f"{str(origins[0].parent)!r}"
+            f"images of {len(before)} of {len(kept)} sites were read before, and come from "
+            f"{str(before[0])!r}"
         )
-    for problem in sorted({found.problem for found in kept.values() if found.problem}):
+    for problem in sorted({one.problem for one in kept.values() if one.problem}):
         notes.append(f"images are read anew each time, since they cannot be kept: {problem}")
-    return {site: found.rows for site, found in kept.items()}, tuple(notes)
+    if not few and any(one.rows is None for one in kept.values()):
+        notes.append(
+            f"images are decoded when a batch needs them; the latest {RECENT_BYTES >> 20} MB of "
+            f"them stay in memory"
+        )
+    rows: dict[str, Features] = {}
+    for site, own in files.items():
+        mapped, every = kept[site].rows, np.arange(len(own))
+        if few:
+            found = how.rows(own, site) if mapped is None else mapped.read(every)
+            rows[site] = torch.from_numpy(found)
+        else:
+            store = mapped or DecodedImages(own, how, RECENT_BYTES // len(files))
+            rows[site] = StoredRows(store, torch.from_numpy(every))
+    return rows, tuple(notes)
 
 
 def folders(path: Path) -> list[Path]:

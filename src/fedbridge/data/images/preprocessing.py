@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import prod
 from multiprocessing import parent_process
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -99,6 +100,11 @@ class ImagePreprocessing:
         """Pixels are ``uint8``, features ``float32``."""
         return np.dtype(np.uint8 if self.backbone is None else np.float32)
 
+    @property
+    def row_bytes(self) -> int:
+        """Memory that a row takes."""
+        return prod(self.row_shape) * self.row_type.itemsize
+
     def describe(self) -> str:
         """What was done, in plain words."""
         if self.backbone is not None:
@@ -111,13 +117,14 @@ class ImagePreprocessing:
 
     def chunks(self, files: Sequence[Path], site: str) -> Iterator[NDArray[np.generic]]:
         """The rows of many images, some at a time, in order; only a few are in memory at once."""
-        backbone = None if self.backbone is None else self._same_backbone()
+        return by_chunks(self.few_rows, files, CHUNK, f"images of {site}")
 
-        def rows(some: Sequence[Path]) -> NDArray[np.generic]:
-            pixels = np.stack([decode_image(file, self.size, self.grayscale) for file in some])
-            return pixels if backbone is None else backbone(torch.from_numpy(pixels)).numpy()
-
-        return by_chunks(rows, files, CHUNK, f"images of {site}")
+    def few_rows(self, files: Sequence[Path]) -> NDArray[np.generic]:
+        """The rows of a few images, made in this thread."""
+        pixels = np.stack([decode_image(file, self.size, self.grayscale) for file in files])
+        if self.backbone is None:
+            return pixels
+        return self._same_backbone()(torch.from_numpy(pixels)).numpy()
 
     def rows(self, files: Sequence[Path], site: str) -> NDArray[np.generic]:
         """The rows of many images as one array."""

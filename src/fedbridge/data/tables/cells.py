@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from fedbridge.base.errors import DataError, nearest
-from fedbridge.base.files import read_bytes, readable_size
+from fedbridge.base.files import check_memory, read_bytes, readable_size
 from fedbridge.data.labels import show
 from fedbridge.data.tables.spelling import (
     LARGEST,
@@ -30,7 +30,6 @@ from fedbridge.data.tables.spelling import (
     shown,
     spellings_for,
 )
-from fedbridge.data.task import check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

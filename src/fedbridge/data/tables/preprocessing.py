@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.base.errors import DataError
-from fedbridge.base.files import parse_json
+from fedbridge.base.files import check_memory, parse_json
 from fedbridge.data.labels import show
 from fedbridge.data.tables.cells import (
     CellTable,
@@ -30,7 +30,6 @@ from fedbridge.data.tables.cells import (
     spreadsheet_row,
 )
 from fedbridge.data.tables.spelling import PLAIN, Spelling
-from fedbridge.data.task import check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
