@@ -10,7 +10,6 @@ code, tested on all test images under five noises. Prints a table in Markdown.
 from __future__ import annotations
 
 import argparse
-
 from typing import TYPE_CHECKING
 
 import torch
