@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ DRAWN = ("map", "curves")
 
 
 def committed(name: str, protocol: str) -> Reproduction:
-    """What the committed runs of an experiment are."""
+    """What the committed runs of an experiment are; settings without any are left out."""
     file = RESULTS / f"{name}-{protocol}.json"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     seeds = sorted({line["seed"] for line in lines})
@@ -46,9 +47,18 @@ def committed(name: str, protocol: str) -> Reproduction:
         usual = experiment.rounds_fair
     most = max(line.get("rounds", 0) for line in lines)
     rounds = None if any(line.get("rounds") == usual for line in lines) else most
+    columns = [escape(key) for key in {line["column"] for line in lines}]
     with TemporaryDirectory() as room:
-        out = Path(room) / name
-        found = reproduce(name, protocol, seeds, rounds, out=out, results=file, finished=True)
+        found = reproduce(
+            name,
+            protocol,
+            seeds,
+            rounds,
+            columns=columns,
+            out=Path(room) / name,
+            results=file,
+            finished=True,
+        )
     return without_paper(found) if protocol == FAIR else found
 
 
@@ -89,7 +99,10 @@ def account(found: Reproduction) -> str:
         near = sum(value <= NEAR for value in apart)
         said += f";\n{near} of the paper's {len(apart)} numbers within two points"
     open_ = len(found.outcomes) - len(found.finished) - sum(one.unmet for one in found.outcomes)
-    return said + (f";\n{open_} of {len(found.outcomes)} runs are not done." if open_ else ".")
+    said += f";\n{open_} of {len(found.outcomes)} runs are not done" if open_ else ""
+    every = sum(not column.mean for column in load_experiment(found.experiment.name).columns)
+    few = sum(not column.mean for column in found.experiment.columns)
+    return said + (f";\n{few} of {every} settings." if few < every else ".")
 
 
 def wins(found: Reproduction) -> Table:
