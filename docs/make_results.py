@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,9 +46,11 @@ def committed(name: str, protocol: str) -> Reproduction:
         usual = experiment.rounds_fair
     most = max(line.get("rounds", 0) for line in lines)
     rounds = None if any(line.get("rounds") == usual for line in lines) else most
-    columns = [escape(key) for key in {line["column"] for line in lines}]
+    done = {line["column"] for line in lines}
+    keys = [column.key for column in experiment.columns if not column.mean]
+    columns = None if done.issuperset(keys) else [escape(key) for key in keys if key in done]
     with TemporaryDirectory() as room:
-        found = reproduce(
+        return reproduce(
             name,
             protocol,
             seeds,
@@ -59,13 +60,6 @@ def committed(name: str, protocol: str) -> Reproduction:
             results=file,
             finished=True,
         )
-    return without_paper(found) if protocol == FAIR else found
-
-
-def without_paper(found: Reproduction) -> Reproduction:
-    """The same without the paper's numbers, which are of other settings."""
-    rows = [replace(row, paper=(), spread=(), also=()) for row in found.experiment.rows]
-    return replace(found, experiment=replace(found.experiment, rows=tuple(rows)))
 
 
 def section(name: str, protocol: str) -> str:
@@ -92,14 +86,13 @@ def account(found: Reproduction) -> str:
     apart = [
         abs(pair.difference)
         for row in found.experiment.rows
-        for index in range(len(found.experiment.columns))
-        if (pair := found.pair(row, index)).difference is not None
+        for index, column in enumerate(found.experiment.columns)
+        if not column.mean and (pair := found.pair(row, index)).difference is not None
     ]
-    if apart:
+    if apart and found.protocol != FAIR and found.experiment.score == "accuracy":
         near = sum(value <= NEAR for value in apart)
-        said += f";\n{near} of the paper's {len(apart)} numbers within two points"
-    open_ = len(found.outcomes) - len(found.finished) - sum(one.unmet for one in found.outcomes)
-    said += f";\n{open_} of {len(found.outcomes)} runs are not done" if open_ else ""
+        said += f";\n{near} of the paper's {len(apart)} numbers within {NEAR:g} points"
+    said += f";\n{found.open} of {len(found.outcomes)} runs are not done" if found.open else ""
     every = sum(not column.mean for column in load_experiment(found.experiment.name).columns)
     few = sum(not column.mean for column in found.experiment.columns)
     return said + (f";\n{few} of {every} settings." if few < every else ".")

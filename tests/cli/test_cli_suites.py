@@ -88,7 +88,7 @@ def test_the_quick_form_trains_a_head_on_frozen_features(name, monkeypatch):
     register_tiny_backbone(monkeypatch, name=backbones.LITE0)
     column = (*catalogue.load(name).quick.columns, first_column(name))[0]
     found = reproduce(name, quick=True, columns=[column], workers=1)
-    ours, paper, _ = table(found).split(" | ", 1)[1].split("\\|")
+    ours, paper, _ = table(found).split(" | ", 1)[1].split(" / ")
     assert 0 <= float(ours) <= 100
     assert float(paper.split()[0]) > 0
     (outcome,) = found.outcomes

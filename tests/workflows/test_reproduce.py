@@ -21,7 +21,7 @@ from fedbridge.experiments.catalogue import (
     read,
 )
 from fedbridge.experiments.page import command, figure, reproduction_page, write_results
-from fedbridge.experiments.reproduction import CellOutcome, Reproduction
+from fedbridge.experiments.reproduction import OF_RUNS, CellOutcome, Reproduction, summary_of
 from fedbridge.experiments.tables import (
     cost_table,
     gain_tables,
@@ -375,6 +375,21 @@ class TestPlan:
         assert only_rows(load_experiment("cost"), ["FedGP*"]).quick.rows == ("FedGP", "FedGP_Auto")
         with pytest.raises(OptionError, match="`rows` of rbf-map, but Ditto fits none of: Source"):
             only_rows(whole, ["Ditto"])
+        with pytest.raises(OptionError, match=r"all `rows` of one map of rbf-map .*but got FedGP:"):
+            only_rows(whole, ["FedGP"])
+
+    def test_its_command_names_the_part(self, file, tmp_path):
+        path = file()
+        found = reproduce(path, out=tmp_path / "r", columns=["0*"], rows=["Fed*"], finished=True)
+        asked = (
+            f"fedbridge reproduce {path} --columns '0*' --rows 'Fed*' --protocol paper --seeds 0,"
+        )
+        assert command(found) == asked
+
+    def test_a_control_that_is_not_there_is_added(self):
+        small = PaperRow("Small steps", "target-only", {"lr": 0.1})
+        part, controls = with_controls(experiment((PaperRow("R", "fedda-auto"), small)))
+        assert {row.label for row in part.rows} >= set(controls.values()) == {"Target Only"}
 
 
 class TestControls:
@@ -506,7 +521,7 @@ class TestRunning:
         (failure,) = found.failures
         assert (failure.column, failure.row, failure.seed) == ("0.4", "FedDA", 0)
         assert failure.error == "RuntimeError: no luck"
-        assert found.notes()[-1] == "1 of 2 runs failed or are not finished."
+        assert found.notes()[-1] == "1 of 2 runs failed."
         monkeypatch.undo()
         again = reproduce(file(), out=out, workers=1)
         assert (again.kept, again.failures) == (1, [])
@@ -544,15 +559,34 @@ class TestRunning:
         )
         assert again.kept == 1
         assert again.scores("FedDA", "0.2") == first.scores("FedDA", "0.2")
-        assert again.notes()[-1] == "3 of 4 runs failed or are not finished."
-        assert (again.failures, len(again.finished)) == ([], 1)
+        assert again.notes()[-1] == "3 of 4 runs are not done."
+        assert (again.failures, len(again.finished), again.left_out) == ([], 1, 2)
+        assert any(note.startswith("2 lines of the results given") for note in again.notes())
         write_results(again, tmp_path / "new" / "small")
         assert (tmp_path / "new" / "small" / "results.jsonl").read_text().splitlines() == lines
 
-    def test_results_that_cannot_be_read(self, file, tmp_path):
-        (tmp_path / "bad").write_text("{")
-        with pytest.raises(DataError, match="a JSON object per line"):
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ('{"key": 1}\n\n{', "a JSON object per line, but line 3 is none"),
+            ('{"key": 1}\n[2]', "none of its 2 lines is that of a run of this version"),
+        ],
+    )
+    def test_results_that_cannot_be_read(self, file, tmp_path, text, complaint):
+        (tmp_path / "bad").write_text(text)
+        with pytest.raises(DataError, match=complaint):
             reproduce(file(), out=tmp_path / "r" / "s", results=tmp_path / "bad")
+
+    @pytest.mark.parametrize(
+        "change", [{"accuracy": "abc"}, {"rounds": None}, {"bytes_up": None}, {"beta": 3}]
+    )
+    def test_a_damaged_line_is_no_run(self, file, tmp_path, change):
+        out = tmp_path / "r" / "small"
+        write_results(reproduce(file(), out=out, workers=1, columns=["0.2"]), out)
+        good = json.loads((out / "results.jsonl").read_text())
+        assert summary_of(good) is not None
+        damaged = {k: v for k, v in {**good, **change}.items() if v is not None}
+        assert summary_of(damaged) is None
 
     def test_tasks_of_ones_own_are_refused(self, file, tmp_path):
         text = SMALL.replace('task = "digits-noise"', 'task = "mine.csv"')
@@ -719,7 +753,8 @@ def test_a_row_that_a_setting_does_not_change_is_run_once():
 def test_a_cache_that_holds_another_run_is_not_believed(tmp_path):
     cache = CellCache(tmp_path)
     spec, other = CellSpec("t", "m", 0, 1), CellSpec("t", "m", 1, 1)
-    cache.put(spec, {"accuracy": 1.0})
-    assert cache.get(spec) == {"accuracy": 1.0}
+    summary = dict.fromkeys(OF_RUNS, 1.0)
+    cache.put(spec, summary)
+    assert cache.get(spec) == summary
     cache.file(other).write_bytes(cache.file(spec).read_bytes())
     assert cache.get(other) is None

@@ -19,7 +19,12 @@ ALL = "all"
 def add(commands: shared.Commands) -> None:
     """The command and its arguments."""
     parser = shared.add_command(commands, "reproduce", reproduce_command)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="see --list; all; or FILE.toml")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="one of --list, all of them (all), or a file of your own (FILE.toml)",
+    )
     parser.add_argument("--list", action="store_true", help="name every table and figure")
     parser.add_argument(
         "--protocol", help="paper: its settings (default); fair: the same for all, with controls"
@@ -48,7 +53,7 @@ def add(commands: shared.Commands) -> None:
         metavar="FILE",
         help="a results.jsonl whose runs need not be done again",
     )
-    shared.add_output(parser, "runs/reproduce/<name>")
+    shared.add_output(parser, "runs/reproduce/<name>[-fair][-quick]")
 
 
 def reproduce_command(args: Namespace) -> int:
@@ -158,7 +163,7 @@ def _list(args: Namespace) -> int:
     for entry in entries:
         data = "generated" if not entry["data"] else "on disk"
         if entry["missing"]:
-            data = f"fedbridge data fetch {' '.join(entry['missing'])}"
+            data = f"missing:\nfedbridge data fetch {' '.join(entry['missing'])}"
         words = (entry["name"], entry["where"], entry["title"], data)
         table.add_row(*map(Text, words))
     shared.results().print(table)

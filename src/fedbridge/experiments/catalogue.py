@@ -203,6 +203,11 @@ class Experiment:
     y: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def prints_numbers(self) -> bool:
+        """Whether the paper has any numbers for these rows."""
+        return any(not math.isnan(value) for row in self.rows for value in row.paper)
+
     def with_columns(self, taken: Collection[str]) -> Experiment:
         """The part of it that has these columns, by their keys.
 

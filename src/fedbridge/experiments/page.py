@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedbridge.base.files import to_json, write_atomically
-from fedbridge.experiments.reproduction import score_of, weights_of
+from fedbridge.experiments.reproduction import DELTA_ERROR, score_of, weights_of
 from fedbridge.experiments.tables import (
     COST,
     cost_table,
@@ -38,7 +39,7 @@ AXES = {
     "score": "negative test loss",
     "beta": "β",
     "seconds": "seconds",
-    "delta-error": "Delta error",
+    DELTA_ERROR: "Delta error",
 }
 """What the numbers are, at the side of a chart."""
 TARGET_ONLY = "target-only"
@@ -58,7 +59,7 @@ def write_results(found: Reproduction, out: Path) -> Path:
     write_atomically(out / RESULTS, "".join(lines))
     write_atomically(out / "table.csv", to_csv(long_table(found)))
     tables = [
-        replace(table, notes=(table.caption,))
+        replace(table, name=f"{found.experiment.name}-{table.name}", notes=(table.caption,))
         for table in (*result_tables(found), *gain_tables(found))
     ]
     said = "".join(f"- {markdown_text(text)}\n" for text in found.notes())
@@ -93,7 +94,8 @@ def reproduction_page(found: Reproduction) -> Page:
 
 def command(found: Reproduction) -> str:
     """What runs the same again."""
-    words = ["fedbridge reproduce", found.experiment.name, "--protocol", found.protocol]
+    asked = map(quote, found.asked or (found.experiment.name,))
+    words = ["fedbridge reproduce", *asked, "--protocol", found.protocol]
     words += ["--seeds", ",".join(map(str, found.seeds)) + ("," if len(found.seeds) == 1 else "")]
     words += ["--quick"] if found.quick else []
     words += [] if found.rounds is None else ["--rounds", str(found.rounds)]

@@ -26,6 +26,10 @@ KEPT = (
     *("sources", "beta", "sigma2", "d2", "tau2_d2", "along", "version"),
 )
 """What a line of ``results.jsonl`` has of a summary: all that tables and figures are made of."""
+WORDS = ("version",)
+OF_RUNS = ("accuracy", "score", "rounds", "seconds_aggregate", "bytes_up", "bytes_down", "version")
+OF_SETTINGS = ("sigma2", "d2", "tau2_d2", "along")
+"""What every line has of a run, or of what Delta errors are made of."""
 DIGITS = {"accuracy": 1, "beta": 3}
 """Shown after the point; of other scores, four."""
 UNITS = {
@@ -119,18 +123,30 @@ def _short(value: Any) -> Any:
     return value
 
 
-def summary_of(line: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+def summary_of(line: object) -> tuple[str, dict[str, Any]] | None:
     """The key of the run that a line of ``results.jsonl`` is of, and what came out; or None.
 
     Lines of an earlier generation of the code are none: their results may be others now.
     """
     try:
-        given = {k: v for k, v in line["settings"].items() if k != "generation"}
+        given = dict(line["settings"])  # type: ignore[index]
+        given.pop("generation", None)
         spec = CellSpec(**given)
-        same = bool(spec.key == line["key"])
-    except (KeyError, TypeError, AttributeError, OptionError):
+        same = bool(spec.key == line["key"])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, AttributeError, OptionError):
         return None
-    return (spec.key, {name: line[name] for name in KEPT if name in line}) if same else None
+    assert isinstance(line, dict)
+    found = {name: line[name] for name in KEPT if name in line}
+    return (spec.key, found) if same and is_summary(found) else None
+
+
+def is_summary(found: Mapping[str, Any]) -> bool:
+    """Whether these are the numbers of a run, or of a setting's Delta errors, each of its type."""
+    whole = found.keys() >= {*OF_RUNS} or found.keys() >= {*OF_SETTINGS}
+    numbers = [found[name] for name in (*OF_RUNS, "sigma2") if name in found and name not in WORDS]
+    fits = all(value is None or isinstance(value, int | float) for value in numbers)
+    lists = all(isinstance(found.get(name, []), list) for name in ("sources", "beta"))
+    return whole and fits and lists
 
 
 @dataclass(frozen=True)
@@ -145,7 +161,9 @@ class Reproduction:
         controls: Of a row, the row that takes the same steps without sources, by labels.
         quick: Whether it is the small form.
         rounds: What somebody asked for instead of the experiment's own.
+        asked: The name and the part of it that somebody asked for, as on the command line.
         kept: How many runs were found finished.
+        left_out: Lines of given results that could not be taken.
         deltas: Delta errors of the panels that show them: by row and column, one per seed.
         moments: What these are made of, in the place of a run.
     """
@@ -157,7 +175,9 @@ class Reproduction:
     controls: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
     rounds: int | None = None
+    asked: tuple[str, ...] = ()
     kept: int = 0
+    left_out: int = 0
     deltas: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     moments: tuple[CellOutcome, ...] = ()
 
@@ -170,6 +190,11 @@ class Reproduction:
     def finished(self) -> list[CellOutcome]:
         """The runs that have a result."""
         return [one for one in self.outcomes if one.summary is not None]
+
+    @property
+    def open(self) -> int:
+        """How many runs have neither a result nor an error."""
+        return sum(one.summary is None and one.error is None for one in self.outcomes)
 
     @property
     def digits(self) -> int:
@@ -245,10 +270,11 @@ class Reproduction:
         """What a reader must know to read the table."""
         experiment = self.experiment
         rounds = experiment.rounds
+        theirs = " / the paper's / ours minus the paper's" if experiment.prints_numbers else ""
         how = (
             f"{experiment.where}; protocol {self.protocol}, {counted(rounds, 'round')}, "
             f"{counted(len(self.seeds), 'seed')}. {UNITS[experiment.score]}: ours, in brackets the "
-            f"standard deviation over seeds / the paper's / ours minus the paper's."
+            f"standard deviation over seeds{theirs}."
         )
         notes = [how]
         notes += [
@@ -266,9 +292,15 @@ class Reproduction:
                 ]
                 notes.append(f"{row.label} has other numbers in {other.where}: {', '.join(said)}.")
         unmet = dict.fromkeys(str(one.error) for one in self.outcomes if one.unmet)
-        open_ = len(self.outcomes) - len(self.finished) - sum(o.unmet for o in self.outcomes)
-        missing = [f"{open_} of {len(self.outcomes)} runs failed or are not finished."]
-        return [*notes, *experiment.notes, *unmet, *(missing if open_ else [])]
+        if self.left_out:
+            notes.append(
+                f"{counted(self.left_out, 'line')} of the results given are of no run of this "
+                f"version, or damaged, and were left out."
+            )
+        total = len(self.outcomes)
+        missing = [f"{len(self.failures)} of {total} runs failed."] if self.failures else []
+        missing += [f"{self.open} of {total} runs are not done."] if self.open else []
+        return [*notes, *experiment.notes, *unmet, *missing]
 
     def to_json(self) -> dict[str, Any]:
         """All of it for a program."""

@@ -58,11 +58,10 @@ def _by_method(found: Reproduction, group: str) -> Table:
         for row in experiment.rows
     ]
     of = f", {group}" if group else ""
-    printed = any(row.paper for row in experiment.rows)
-    numbers = "ours (spread) / the paper's / difference" if printed else "ours (spread)"
+    theirs = " / the paper's / difference" if experiment.prints_numbers else ""
     return Table(
         _name("table", groups(found), group),
-        f"{experiment.title}{of}: {numbers}",
+        f"{experiment.title}{of}: ours (spread){theirs}",
         (Column("method"), *headings),
         tuple(rows),
     )

@@ -27,7 +27,13 @@ from fedbridge.data.protocols import FAIR, PROTOCOLS, data_options, run_options
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import PaperRow
-from fedbridge.experiments.reproduction import DELTA_ERROR, CellOutcome, Reproduction, summary_of
+from fedbridge.experiments.reproduction import (
+    DELTA_ERROR,
+    CellOutcome,
+    Reproduction,
+    is_summary,
+    summary_of,
+)
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
@@ -95,20 +101,26 @@ def reproduce(
         workers: processes; one per core unless given.
     """
     experiment = load_experiment(name)
-    if columns is not None:
-        experiment = only_columns(experiment, columns)
-    if rows is not None:
-        experiment = only_rows(experiment, rows)
+    asked = [name]
+    for option, patterns, cut in (
+        ("--columns", columns, only_columns),
+        ("--rows", rows, only_rows),
+    ):
+        if patterns is not None:
+            wanted = tuple(patterns)
+            experiment = cut(experiment, wanted)
+            asked += [word for pattern in wanted for word in (option, pattern)]
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
     plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
-    done_before = {} if results is None else read_results(Path(results))
+    done_before, left_out = ({}, 0) if results is None else read_results(Path(results))
     cache = CellCache(folder.parent / CELLS, done_before)
     with nullcontext() if finished else folder_lock(folder):
-        return plan.go(cache, progress, workers, finished=finished)
+        found = plan.go(cache, progress, workers, finished=finished)
+    return replace(found, asked=tuple(asked), left_out=left_out)
 
 
 def default_folder(name: str, protocol: str | None, *, quick: bool) -> Path:
@@ -142,10 +154,17 @@ def only_rows(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
     """The experiment with the rows that fit a pattern; a map needs all of its own."""
     left = _fitting("rows", experiment, [row.label for row in experiment.rows], patterns)
     few = tuple(label for label in experiment.quick.rows if label in left)
+    panels = tuple(panel for panel in experiment.panels if left.issuperset(panel.rows))
+    if experiment.panels and not panels:
+        needed = "; ".join(", ".join(panel.rows) for panel in experiment.panels)
+        raise OptionError(
+            f"Expected all `rows` of one map of {experiment.name} ({needed}), but got "
+            f"{', '.join(sorted(left))}: somebody must be there to win against."
+        )
     return replace(
         experiment,
         rows=tuple(row for row in experiment.rows if row.label in left),
-        panels=tuple(panel for panel in experiment.panels if left.issuperset(panel.rows)),
+        panels=panels,
         quick=replace(experiment.quick, rows=few),
     )
 
@@ -212,7 +231,7 @@ class CellCache:
             return None
         whole = isinstance(found, dict) and found.get("key") == spec.key
         summary = found.get("summary") if whole else None
-        return summary if isinstance(summary, dict) else None
+        return summary if isinstance(summary, dict) and is_summary(summary) else None
 
     def put(self, spec: CellSpec, summary: Mapping[str, Any]) -> None:
         """Keep a summary, in one line with what it is of."""
@@ -220,16 +239,28 @@ class CellCache:
         write_atomically(self.file(spec), to_json(record) + "\n")
 
 
-def read_results(file: Path) -> dict[str, dict[str, Any]]:
-    """The summaries of the runs in a ``results.jsonl`` by their keys."""
+def read_results(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """The summaries of the runs in a ``results.jsonl`` by their keys, and lines that are none."""
     try:
-        lines = [parse_json(line) for line in read_text(file).splitlines() if line.strip()]
+        text = read_text(file)
     except (OSError, ValueError) as error:
+        raise DataError(f"Could not read results of runs in {str(file)!r}: {error}.") from error
+    lines: list[object] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            lines += [parse_json(line)] if line.strip() else []
+        except ValueError as error:
+            raise DataError(
+                f"Expected results of runs in {str(file)!r}, a JSON object per line, but line "
+                f"{number} is none ({error}): remove it."
+            ) from error
+    found = [summary for line in lines if (summary := summary_of(line)) is not None]
+    if lines and not found:
         raise DataError(
-            f"Expected results of runs in {str(file)!r}, a JSON object per line, but they "
-            f"cannot be read: {error}."
-        ) from error
-    return dict(found for line in lines if (found := summary_of(line)) is not None)
+            f"Expected results of runs in {str(file)!r}, but none of its {len(lines)} lines is "
+            f"that of a run of this version: leave `results` out to run them again."
+        )
+    return dict(found), len(lines) - len(found)
 
 
 @dataclass(frozen=True)
@@ -473,7 +504,8 @@ def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
             same = [PaperRow(label, MATCHED, {**match, **step}, alone.regardless, row.rounds)]
             added.append((told, same[0]))
         controls[row.label] = same[0].label
-    there = {row.method for row in experiment.rows}
-    general = [alone, PaperRow("Linear model alone", ALONE)]
-    rows = [*(row for row in general if row.method not in there), *(row for _, row in added)]
+    rows = [] if alone in experiment.rows else [alone]
+    if all(row.method != ALONE for row in experiment.rows):
+        rows.append(PaperRow("Linear model alone", ALONE))
+    rows += [row for _, row in added]
     return replace(experiment, rows=(*experiment.rows, *rows)), controls
