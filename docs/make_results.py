@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.data.protocols import FAIR
 from fedbridge.experiments.page import command, figure
-from fedbridge.experiments.tables import gain_tables, result_tables
+from fedbridge.experiments.tables import cost_table, gain_tables, result_tables
 from fedbridge.report import figure_sheet
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.report.text import counted
@@ -65,8 +65,8 @@ def committed(name: str, protocol: str) -> Reproduction:
 def section(name: str, protocol: str) -> str:
     """Command, tables and figure of an experiment under a protocol, as Markdown."""
     found = committed(name, protocol)
-    is_map = found.experiment.form == "map"
-    tables = [wins(found)] if is_map else [*result_tables(found), *gain_tables(found)]
+    short = {"map": wins, "cost": cost_table}.get(found.experiment.form)
+    tables = [short(found)] if short else [*result_tables(found), *gain_tables(found)]
     shown = f"--finished --results docs/results/{name}-{protocol}.json"
     parts = [f"```bash\n{command(found)} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
