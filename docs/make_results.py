@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedbridge.data.protocols import FAIR
-from fedbridge.experiments.page import command, figure
+from fedbridge.experiments.page import command, differences, figure
 from fedbridge.experiments.tables import cost_table, gain_tables, result_tables
 from fedbridge.report import figure_sheet
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.report.text import counted
-from fedbridge.workflows.reproduce import load_experiment, reproduce
+from fedbridge.workflows.reproduce import ReproductionPlan, load_experiment, reproduce
 
 if TYPE_CHECKING:
     from fedbridge.experiments.reproduction import Reproduction
@@ -41,9 +41,7 @@ def committed(name: str, protocol: str) -> Reproduction:
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     seeds = sorted({line["seed"] for line in lines})
     experiment = load_experiment(name)
-    usual = experiment.rounds
-    if protocol == FAIR and experiment.rounds_fair is not None:
-        usual = experiment.rounds_fair
+    usual = ReproductionPlan.of(experiment, protocol, seeds, None, quick=False).experiment.rounds
     most = max(line.get("rounds", 0) for line in lines)
     rounds = None if any(line.get("rounds") == usual for line in lines) else most
     done = {line["column"] for line in lines}
@@ -83,12 +81,7 @@ def account(found: Reproduction) -> str:
     counts = Counter(one.summary["rounds"] for one in found.finished if one.summary)
     rounds = " or ".join(str(count) for count in sorted(counts))
     said = f"Version {', '.join(versions)}, {counted(len(found.seeds), 'seed')}, {rounds} rounds"
-    apart = [
-        abs(pair.difference)
-        for row in found.experiment.rows
-        for index, column in enumerate(found.experiment.columns)
-        if not column.mean and (pair := found.pair(row, index)).difference is not None
-    ]
+    apart = [abs(value) for values in differences(found).values() for value in values]
     if apart and found.protocol != FAIR and found.experiment.score == "accuracy":
         near = sum(value <= NEAR for value in apart)
         said += f";\n{near} of the paper's {len(apart)} numbers within {NEAR:g} points"

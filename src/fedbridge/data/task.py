@@ -25,7 +25,7 @@ from fedbridge.base.errors import (
 from fedbridge.data.rows import take
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.preparing import Prepare
@@ -181,6 +181,16 @@ class FederatedTask:
             unlabelled=unlabelled,
             target_name=target_name,
             class_names=class_names,
+        )
+
+    def with_training(self, change: Callable[[Site], Site]) -> FederatedTask:
+        """The task with every site that trains changed; the test set stays as it is."""
+        pool = self.target_pool
+        return replace(
+            self,
+            sources=tuple(map(change, self.sources)),
+            target=change(self.target),
+            target_pool=None if pool is None else change(pool),
         )
 
     @property

@@ -104,7 +104,7 @@ def command(found: Reproduction) -> str:
 
 def _verdict(found: Reproduction) -> str:
     """How far ours is from the paper's."""
-    apart = _differences(found)
+    apart = differences(found)
     every = [abs(value) for values in apart.values() for value in values]
     if not every:
         return f"{counted(len(found.finished), 'run')}; the paper prints no numbers to compare."
@@ -112,7 +112,7 @@ def _verdict(found: Reproduction) -> str:
     return f"Mean distance from the paper's {counted(len(every), 'number')}: {mean}."
 
 
-def _differences(found: Reproduction) -> dict[str, list[float]]:
+def differences(found: Reproduction) -> dict[str, list[float]]:
     """Ours minus the paper's by row, over the settings."""
     columns = [k for k, column in enumerate(found.experiment.columns) if not column.mean]
     apart = {
@@ -198,7 +198,7 @@ def _distances(found: Reproduction) -> Chart | None:
     """Ours minus the paper's, a dot per setting."""
     rows = [
         DotRow(label, tuple(values), fmean(values) if values else None)
-        for label, values in _differences(found).items()
+        for label, values in differences(found).items()
     ]
     words = f"ours minus the paper's, {AXES[found.experiment.score]}"
     return dot_chart("distances", "Ours minus the paper's, setting by setting", rows, x_label=words)

@@ -26,8 +26,8 @@ KEPT = (
     *("sources", "beta", "sigma2", "d2", "tau2_d2", "along", "version"),
 )
 """What a line of ``results.jsonl`` has of a summary: all that tables and figures are made of."""
-WORDS = ("version",)
-OF_RUNS = ("accuracy", "score", "rounds", "seconds_aggregate", "bytes_up", "bytes_down", "version")
+SCORES, COUNTS = ("accuracy", "score"), ("rounds", "seconds_aggregate", "bytes_up", "bytes_down")
+OF_RUNS = (*SCORES, *COUNTS, "version")
 OF_SETTINGS = ("sigma2", "d2", "tau2_d2", "along")
 """What every line has of a run, or of what Delta errors are made of."""
 DIGITS = {"accuracy": 1, "beta": 3}
@@ -128,14 +128,14 @@ def summary_of(line: object) -> tuple[str, dict[str, Any]] | None:
 
     Lines of an earlier generation of the code are none: their results may be others now.
     """
+    if not isinstance(line, dict):
+        return None
     try:
-        given = dict(line["settings"])  # type: ignore[index]
-        given.pop("generation", None)
+        given = {k: v for k, v in line["settings"].items() if k != "generation"}
         spec = CellSpec(**given)
-        same = bool(spec.key == line["key"])  # type: ignore[index]
+        same = bool(spec.key == line["key"])
     except (KeyError, TypeError, ValueError, AttributeError, OptionError):
         return None
-    assert isinstance(line, dict)
     found = {name: line[name] for name in KEPT if name in line}
     return (spec.key, found) if same and is_summary(found) else None
 
@@ -143,8 +143,9 @@ def summary_of(line: object) -> tuple[str, dict[str, Any]] | None:
 def is_summary(found: Mapping[str, Any]) -> bool:
     """Whether these are the numbers of a run, or of a setting's Delta errors, each of its type."""
     whole = found.keys() >= {*OF_RUNS} or found.keys() >= {*OF_SETTINGS}
-    numbers = [found[name] for name in (*OF_RUNS, "sigma2") if name in found and name not in WORDS]
-    fits = all(value is None or isinstance(value, int | float) for value in numbers)
+    numbers = [found[name] for name in (*COUNTS, "sigma2") if name in found]
+    numbers += [found[name] for name in SCORES if found.get(name) is not None]
+    fits = all(isinstance(value, int | float) for value in numbers)
     lists = all(isinstance(found.get(name, []), list) for name in ("sources", "beta"))
     return whole and fits and lists
 

@@ -421,11 +421,4 @@ def _augmented(task: FederatedTask) -> FederatedTask:
         first = sum(isinstance(step, PixelsToUnit) for step in steps)
         return replace(site, prepare=InTurn((*steps[:first], ShiftAndFlip(), *steps[first:])))
 
-    pool = task.target_pool
-    return replace(
-        task,
-        sources=tuple(map(changed, task.sources)),
-        target=changed(task.target),
-        target_pool=None if pool is None else changed(pool),
-        notes=(*task.notes, MOVED),
-    )
+    return replace(task.with_training(changed), notes=(*task.notes, MOVED))

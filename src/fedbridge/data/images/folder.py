@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedbridge.data.rows import Features
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.data.task import FederatedTask, Site
 
 IMAGE_SIZE = 32
 HEAD_DEFAULTS: dict[str, object] = {"optimizer": "adam", "lr": 1e-3, "lr_target": None}
@@ -115,18 +115,14 @@ def augmented(task: FederatedTask, augment: bool | str) -> FederatedTask:
     """The task with its training images changed at random; the test set stays as it is."""
     if not augment:
         return task
-    chances = InTurn((PixelsToUnit(), Augment()))
-    sources = tuple(replace(site, prepare=chances) for site in task.sources)
+
+    def changed(site: Site) -> Site:
+        return replace(site, prepare=InTurn((PixelsToUnit(), Augment())))
+
     if augment == OF_SOURCES:
+        sources = tuple(map(changed, task.sources))
         return replace(task, sources=sources, notes=(*task.notes, f"{AUGMENTED} at the sources"))
-    pool = task.target_pool
-    return replace(
-        task,
-        sources=sources,
-        target=replace(task.target, prepare=chances),
-        target_pool=None if pool is None else replace(pool, prepare=chances),
-        notes=(*task.notes, AUGMENTED),
-    )
+    return replace(task.with_training(changed), notes=(*task.notes, AUGMENTED))
 
 
 class DecodedImages:
