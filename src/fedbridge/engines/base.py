@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.training.job import Job, Outcome
-    from fedbridge.training.state import State
+    from fedbridge.training.state import Model, State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 T = TypeVar("T")
@@ -54,13 +54,10 @@ class Finished:
     Attributes:
         outcomes: one per job, in their order; one that failed says why.
         vectors: (jobs, m) what they computed, in memory that the next jobs will write over.
-        alone: outcome of the first thing that the target's side trained beside them: whether the
-            target can train at all.
     """
 
     outcomes: list[Outcome]
     vectors: Tensor
-    alone: Outcome | None = None
 
 
 class Engine(Protocol):
@@ -78,27 +75,11 @@ class Engine(Protocol):
         What is returned stands for it here; where the target is elsewhere, that is an empty shell.
         """
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        starts: Sequence[State],
-        *,
-        round: int,
-        beside: bool = False,
-        decided: int | None = None,
-    ) -> Answer[Finished]:
-        """Run jobs that start from ``starts`` (by slot).
-
-        Args:
-            jobs: one that fails says so in its outcome.
-            starts: the models to start from.
-            round: the round that is run.
-            beside: let the target's side train beside them.
-            decided: the last round in which the target has decided, as far as is known here.
-        """
+    def run(self, jobs: Sequence[Job], starts: Sequence[State], *, round: int) -> Answer[Finished]:
+        """Run a round's jobs, from ``starts`` (by slot); one that fails says so in its outcome."""
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
-        """Let the target decide on a round's mixture; None if it does not answer."""
+        """Let the target decide after a round; None if it does not answer."""
 
-    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+    def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """What a model is worth to the target, by its test split and the rows set aside."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,14 +9,14 @@ from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.engines.base import Answer, Finished
-from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
 from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fedbridge.evaluation.metrics import Evaluation
-    from fedbridge.training.state import State
+    from fedbridge.training.job import Job, Outcome
+    from fedbridge.training.state import Model, State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 
@@ -30,9 +29,8 @@ class LocalEngine:
         self._starts = self._vectors = torch.zeros(0, bench.blocks.total)
 
     def open(self, *, slots: int, rows: int) -> None:
-        """Make room, for what the target's side trains as well."""
-        more = 0 if self._side is None else self._side.size
-        self._starts, self._vectors = self._memory(slots + more), self._memory(rows + more)
+        """Make room."""
+        self._starts, self._vectors = self._memory(slots), self._memory(rows)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -42,41 +40,22 @@ class LocalEngine:
         self._side = make()
         return self._side
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        starts: Sequence[State],
-        *,
-        round: int,
-        beside: bool = False,
-        decided: int | None = None,
-    ) -> Answer[Finished]:
-        """Run all jobs, and what the target's side trains beside them."""
-        side = self._side if beside else None
-        trainings = [] if side is None else side.trainings(round)
-        own = [replace(job, slot=len(starts) + k) for k, (job, _) in enumerate(trainings)]
-        every = [*jobs, *own]
-        if len(every) > len(self._vectors):
+    def run(self, jobs: Sequence[Job], starts: Sequence[State], *, round: int) -> Answer[Finished]:
+        """Run all jobs."""
+        if len(jobs) > len(self._vectors):
             raise FedbridgeError(
-                f"Expected at most {len(self._vectors)} jobs, but got {len(every)}."
+                f"Expected at most {len(self._vectors)} jobs, but got {len(jobs)}."
             )
-        for slot, state in enumerate([*starts, *(state for _, state in trainings)]):
+        for slot, state in enumerate(starts):
             self._starts[slot].copy_(state.parameters)
-        outcomes, vectors = self._do(every), self._vectors
-        alone = None
-        if side is not None:
-            done = [ClientResult(outcome, vectors[k]) for k, outcome in enumerate(outcomes)]
-            shared = [done[k] for k, job in enumerate(jobs) if job.client == TARGET]
-            side.trained(shared, done[len(jobs) :])
-            alone = outcomes[len(jobs)]
-        return Answer(Finished(outcomes[: len(jobs)], vectors[: len(jobs)], alone))
+        return Answer(Finished(self._do(jobs), self._vectors[: len(jobs)]))
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Ask the target's side."""
         assert self._side is not None
         return Answer(self._side.decide(news))
 
-    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+    def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """Measure a model here."""
         with one_thread():
             return Answer(self._bench.evaluate(round, state))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask, Site
     from fedbridge.federation.settings import Settings
     from fedbridge.training.objective import Objective
+    from fedbridge.training.state import Model
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 
@@ -239,30 +240,14 @@ class Federation:
         self, jobs: Sequence[Job], states: Sequence[State], round: int = 0
     ) -> tuple[list[Outcome], Tensor]:
         """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
-        done = self.do_beside(jobs, states, round, beside=False)
-        return done.outcomes, done.vectors
-
-    def do_beside(
-        self,
-        jobs: Sequence[Job],
-        states: Sequence[State],
-        round: int,
-        *,
-        beside: bool = True,
-        decided: int | None = None,
-    ) -> Finished:
-        """Run jobs, and what the target's side trains beside them.
-
-        ``decided`` is the last round in which the target has decided.
-        """
         if not self._is_open:
             self.open()
-        done = self.engine.run(jobs, states, round=round, beside=beside, decided=decided)
-        return self._without_overlong(jobs, states, self._heard(done))
+        done = self._heard(self.engine.run(jobs, states, round=round))
+        return self._without_overlong(jobs, states, done), done.vectors
 
     def _without_overlong(
         self, jobs: Sequence[Job], states: Sequence[State], done: Finished
-    ) -> Finished:
+    ) -> list[Outcome]:
         """Leave out clients whose longest training update stands out among the others'.
 
         Where training comes to its end honest updates get short, and one may be far longer than
@@ -271,7 +256,7 @@ class Federation:
         """
         ratio = self.settings.longest
         if ratio is None:
-            return done
+            return done.outcomes
         lengths: dict[str, float] = {}
         paces: dict[str, float] = {}
         for job, outcome, vector in zip(jobs, done.outcomes, done.vectors, strict=True):
@@ -289,14 +274,13 @@ class Federation:
             allowed = ratio * model if model else math.inf
         refused = {n: reason for n, reason in overlong.items() if not lengths[n] <= allowed}
         if not refused:
-            return done
-        outcomes = [
+            return done.outcomes
+        return [
             Outcome(1, failure=f"its reply was refused: {refused[name]}", lost=True)
             if (name := self.name_of(job.client)) in refused
             else outcome
             for job, outcome in zip(jobs, done.outcomes, strict=True)
         ]
-        return replace(done, outcomes=outcomes)
 
     def host(self, make: Callable[[], TargetSide]) -> TargetSide:
         """Let the target's part of a method live with the target."""
@@ -393,11 +377,11 @@ class Federation:
         every = [outcome.buffers for outcome in everyone if outcome is not None]
         return mean_buffers(every) if every else state.buffers
 
-    def evaluate(self, round: int, state: State) -> Evaluation:
+    def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth to the target, wherever that is."""
         return self._heard(self.engine.evaluate(round, state))
 
-    def measure(self, state: State, site: Site | None = None) -> Metrics:
+    def measure(self, state: Model, site: Site | None = None) -> Metrics:
         """Measures of a model on the target's test split, or on another set that is here."""
         with one_thread():
             known = self.task.test if site is None else site
@@ -405,16 +389,14 @@ class Federation:
 
     def predict(
         self,
-        state: State,
+        state: Model,
         site: Site,
         answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """Outputs of a model, or another ``answer`` of it (its features), for rows of a set."""
         with one_thread():
-            return self.bench.predict(
-                state.parameters, state.buffers, site, answer, round=self.round, rows=rows
-            )
+            return self.bench.predict(state, site, answer, round=self.round, rows=rows)
 
     def present(
         self, round: int, *, with_target: bool = True, with_sources: bool = True

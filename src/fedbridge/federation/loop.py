@@ -28,8 +28,9 @@ from fedbridge.runs.checkpoint import Checkpoint
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, fingerprint, run_id
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import summarise
+from fedbridge.training.blend import module_of
 from fedbridge.training.job import INITIALISING, seed_of
-from fedbridge.training.state import State
+from fedbridge.training.state import Blend, Model, State, model_of_tensors
 from fedbridge.training.trainer import Workbench, seeded
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class FinishedRun:
     folder: Path
     task: FederatedTask
     federation: Federation
-    state: State
+    state: Model
     summary: Mapping[str, Any]
 
 
@@ -122,7 +123,7 @@ class Run:
     history: list[HistoryLine] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
-    best_state: State | None = None
+    best_state: Model | None = None
     claimed: bool = False
     saved: float = float("-inf")
     unsaved: Checkpoint | None = None
@@ -159,8 +160,10 @@ class Run:
         nothing_to_run = first > self.rounds or self._stopped_early()
         if not nothing_to_run:
             self._run_all(first, federation, method, folder)
-        result = method.state if self.best_state is None else self.best_state
-        delivered = method.deliver(blank, result)
+        result = method.model if self.best_state is None else self.best_state
+        delivered = (
+            method.deliver(blank, result) if isinstance(result, State) else module_of(blank, result)
+        )
         finished = self._finished(folder) if nothing_to_run else None
         summary = finished or summarise(
             self.task,
@@ -185,7 +188,7 @@ class Run:
         self,
         folder: RunFolder,
         federation: Federation,
-        state: State,
+        state: Model,
         delivered: nn.Module,
         summary: dict[str, Any],
     ) -> None:
@@ -278,11 +281,11 @@ class Run:
             record = method.run_round(round)
         if not self.history and (said := federation.batch_note()):
             record.notes.append(said)
-        _check_finite(round, method.state)
-        line = self._line(round, federation, method.state, record)
+        _check_finite(round, method.model)
+        line = self._line(round, federation, method.model, record)
         self.history.append(line)
         if not warm and self._watch(line):
-            self.best_state = method.state
+            self.best_state = method.model
         if folder is not None:
             if not self.claimed:
                 folder.claim(self.config(), self.task, self.history[:-1])
@@ -304,7 +307,7 @@ class Run:
             self.saved = time.monotonic()
 
     def _line(
-        self, round: int, federation: Federation, state: State, record: Record
+        self, round: int, federation: Federation, state: Model, record: Record
     ) -> HistoryLine:
         begun = time.perf_counter()
         evaluation = record.evaluation or federation.evaluate(round, state)
@@ -342,7 +345,7 @@ class Run:
         return patience is not None and self.since_best >= patience
 
     def _checkpoint(self, round: int, method: Method) -> Checkpoint:
-        tensors = method.state.tensors()
+        tensors = method.model.tensors()
         if self.best_state is not None:
             tensors |= self.best_state.tensors("best.")
         if round >= 1:
@@ -377,13 +380,14 @@ class Run:
     def _restore(self, checkpoint: Checkpoint, method: Method) -> None:
         """Make method and model what they were; raises whatever does not fit."""
         tensors = checkpoint.tensors
-        state = _same_kind(State.of_tensors(tensors), method.state)
-        if "best.parameters" in tensors:
-            self.best_state = _same_kind(State.of_tensors(tensors, "best."), method.state)
+        state = _same_kind(model_of_tensors(tensors), method.state)
+        if any(name.startswith("best.") for name in tensors):
+            self.best_state = _same_kind(model_of_tensors(tensors, "best."), method.state)
         if checkpoint.round < 1:
+            assert isinstance(state, State)
             method.state = state
         else:
-            method.begin(state)
+            method.begin(state if isinstance(state, State) else method.state)
             method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
 
 
@@ -391,7 +395,7 @@ class SpoiltModelError(FedbridgeError):
     """A round has made the model NaN or Inf; what was there before it is kept."""
 
 
-def _check_finite(round: int, state: State) -> None:
+def _check_finite(round: int, state: Model) -> None:
     """End the run before a model that is none is measured, written down or trained further."""
     if not all(bool(tensor.isfinite().all()) for tensor in state.tensors().values()):
         raise SpoiltModelError(
@@ -400,8 +404,12 @@ def _check_finite(round: int, state: State) -> None:
         )
 
 
-def _same_kind(state: State, wanted: State) -> State:
-    """A state whose tensors have the names, types and sizes of another one."""
+def _same_kind(state: Model, wanted: Model) -> Model:
+    """A state whose tensors have the names, types and sizes of another one; or a blend of such."""
+    if isinstance(state, Blend):
+        for member in state.members:
+            _same_kind(member, wanted)
+        return state
     found, known = (
         {name: (value.dtype, tuple(value.shape)) for name, value in one.tensors().items()}
         for one in (state, wanted)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from fedbridge.core.blocks import load_buffers, load_parameter_vector, parameter_vector
+from fedbridge.training.blend import blend_for
 from fedbridge.training.job import TARGET, Job, Outcome
 from fedbridge.training.state import State
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.needs import Need
+    from fedbridge.training.state import Model
     from fedbridge.training.target_side import TargetSide
 
 INNER = "model."
@@ -81,6 +83,11 @@ class Method(ABC):
         self.given = dict(options)
         self.state = federation.initial
 
+    @property
+    def model(self) -> Model:
+        """The target's model as it is now: ``state``, or what the method makes of several."""
+        return self.state
+
     @classmethod
     def stands_beside(cls, given: Mapping[str, object]) -> str | None:
         """The method whose usual options a control has, by the options that it is given."""
@@ -103,7 +110,7 @@ class Method(ABC):
             model: the model that the run's configuration names.
             tensors: what was saved, for the sizes of what the method adds to the model.
         """
-        return model
+        return blend_for(model, tensors)
 
     @classmethod
     def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide | None:
@@ -163,10 +170,11 @@ class Method(ABC):
         return {k: v for k, v in remembered.items() if not isinstance(v, State | Tensor)}
 
     def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+        self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
-        """Go on from what ``state``, ``memory`` and ``facts`` held after some round."""
-        self.state = state
+        """Go on from what ``model``, ``memory`` and ``facts`` held after some round."""
+        assert isinstance(model, State)
+        self.state = model
         for name, value in self._kept().items():
             if isinstance(value, State):
                 setattr(self, name, State.of_tensors(memory, f"{name}."))

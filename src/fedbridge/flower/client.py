@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fedbridge.training.state import State
+    from fedbridge.training.state import Model, State
 
     Handler = Callable[[Message, Context], Message]
     Loader = Callable[[Context], LocalSite]
@@ -89,9 +89,9 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         worker, work = _worker(message, context, loading, model)
         jobs = [messages.job_of_json(job) for job in work["jobs"]]
         states = _states(message, worker.layout)
-        done = worker.train(int(work["round"]), jobs, states, work["decided"])
+        done = worker.train(int(work["round"]), jobs, states)
         site = worker.site
-        about = {"note": done.note, "target-failure": done.target_failure, "epsilon": done.epsilon}
+        about = {"note": done.note, "epsilon": done.epsilon}
         return Message(
             messages.train_reply(site.name, site.role, done.deliveries, about), reply_to=message
         )
@@ -113,7 +113,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             decision = worker.decide(number, News(messages.tensors(told), work["decide"]))
             assert decision.state is not None
             assert decision.evaluation is not None
-            chosen, facts, evaluation = decision.state, decision.facts, decision.evaluation
+            chosen: Model = decision.state
+            facts, evaluation = decision.facts, decision.evaluation
         else:
             chosen = _states(message, worker.layout)[0]
             evaluation = worker.evaluate(number, chosen)
@@ -121,8 +122,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         if worker.privacy is not None:
             reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:
-            shown = None if facts is None else worker.layout.arrays(chosen)
-            reply = messages.evaluate_reply(site.name, len(site.test), evaluation, shown, facts)
+            reply = messages.evaluate_reply(site.name, len(site.test), evaluation, facts)
         return Message(reply, reply_to=message)
 
     return app

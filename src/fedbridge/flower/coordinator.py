@@ -31,16 +31,14 @@ from fedbridge.flower.messages import (
     read_epsilon,
     read_evaluation,
     read_result,
-    tensors,
 )
 from fedbridge.flower.screening import (
     Expected,
-    screen_model,
     screen_update,
-    types_and_shapes,
 )
 from fedbridge.flower.transport import NoAnswer, Transport
 from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
+from fedbridge.training.state import State
 from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 
     from fedbridge.flower.membership import Membership
     from fedbridge.flower.options import NetworkOptions
-    from fedbridge.training.state import State
+    from fedbridge.training.state import Model
     from fedbridge.training.trainer import Workbench
 
     Results = dict[str, list[ClientResult] | Outcome]
@@ -107,22 +105,13 @@ class FlowerEngine:
         """The target makes its side by itself; here is only the shell of it."""
         return TargetSide()
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        starts: Sequence[State],
-        *,
-        round: int,
-        beside: bool = False,
-        decided: int | None = None,
-    ) -> Answer[Finished]:
+    def run(self, jobs: Sequence[Job], starts: Sequence[State], *, round: int) -> Answer[Finished]:
         """Run all jobs; those of a site that is gone, fails or sends nonsense say so."""
         names = self.spec.sites
         asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
         models = self._models(jobs, starts)
         configs = {
-            name: self._config(round, jobs=jobs_to_json(theirs), decided=decided)
-            for name, theirs in asked.items()
+            name: self._config(round, jobs=jobs_to_json(theirs)) for name, theirs in asked.items()
         }
         contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
         answers = self._train(round, contents)
@@ -133,26 +122,22 @@ class FlowerEngine:
         }
         vectors = torch.zeros(len(jobs), self.blocks.total)
         outcomes = self._in_order(jobs, results, vectors)
-        alone = self._alone(answers, results) if beside else None
-        return self._answer(Finished(outcomes, vectors, alone), facts)
+        return self._answer(Finished(outcomes, vectors), facts)
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
-        """Tell the target what the round's mixture is and let it choose."""
+        """Tell the target what came of the round and let it choose; its model stays there."""
         told = RecordDict({"config": self._config(round, decide=dict(news.facts))})
         if news.tensors:
             told["news"] = arrays(news.tensors)
 
         def read(content: RecordDict) -> Decision:
-            choice = read_choice(content)
-            state = None
-            if "arrays" in content:
-                state = self._model_of(content.array_records["arrays"])
-            return Decision(state, choice, read_evaluation(content))
+            return Decision(None, read_choice(content), read_evaluation(content))
 
         return self._answer(self._ask_target(round, told, read))
 
-    def evaluate(self, round: int, state: State) -> Answer[Evaluation]:
+    def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """Have the target measure a model."""
+        assert isinstance(state, State)  # a blend is made by the target, which has measured it
         model = arrays(self.layout.arrays(state))
         asked = RecordDict({"arrays": model, "config": self._config(round)})
         found = self._ask_target(round, asked, read_evaluation)
@@ -237,15 +222,6 @@ class FlowerEngine:
                 f"resume the run."
             )
 
-    def _model_of(self, record: ArrayRecord) -> State:
-        """A whole model that a site sends, looked at before anybody uses it."""
-        found = tensors(record)
-        known = types_and_shapes(self._buffers)
-        complaint = screen_model(found, self.layout.parameters, known)
-        if complaint is not None:
-            raise ReplyError(complaint)
-        return self.layout.state(found)
-
     def _results(
         self,
         name: str,
@@ -310,15 +286,3 @@ class FlowerEngine:
             vectors[row].copy_(result.vector)
             outcomes.append(result.outcome)
         return outcomes
-
-    def _alone(self, answers: Mapping[str, RecordDict | NoAnswer], results: Results) -> Outcome:
-        """Whether the target could train at all."""
-        target = self.spec.target
-        found, answer = results.get(target), answers.get(target)
-        if isinstance(found, Outcome):
-            return found
-        if isinstance(answer, RecordDict):
-            failure = answer.config_records.get(SITE, ConfigRecord()).get("target-failure")
-            if failure:
-                return Outcome(0, failure=printable(failure))
-        return Outcome(0)

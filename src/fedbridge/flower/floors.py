@@ -76,14 +76,11 @@ class Floors:
             if (value < usual[name] if name.startswith("least") else value > usual[name])
         ]
 
-    def check_jobs(
-        self, asked: Sequence[Job], beside: Sequence[Job], rows: int, counted: int
-    ) -> None:
+    def check_jobs(self, asked: Sequence[Job], rows: int, counted: int) -> None:
         """Refuse what lets a vector stand on too few rows, or a message say too much.
 
         Args:
             asked: the jobs of a message, whose vectors leave.
-            beside: what the target trains besides, of which a model may leave.
             rows: all that the site has.
             counted: those whose class has a weight worth mentioning.
         """
@@ -94,16 +91,16 @@ class Floors:
                 "Expected all jobs of a message to go by one plan, but got several: their "
                 "differences would stand on few of this site's rows."
             )
-        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in (*asked, *beside)]
+        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in asked]
         self._at_most("most_steps", "steps in a message", sum(job.steps(n) for job, n in sizes))
-        for k, (job, own) in enumerate(sizes):
+        for job, own in sizes:
             plan, steps = job.plan, job.steps(own)
             self._at_most("most_epochs", "passes", -(-steps // plan.batches_per_epoch(own)))
             if rows >= TINY * self.least_batch:
                 self._at_least("least_batch", "rows in a batch", self.least_batch, plan.batch_size)
-            most = self._half(rows) if k < len(asked) else -(-own // 2)
             used = min(own - _left_out(plan, own), steps * plan.batch_size, counted)
-            self._at_least("least_rows", "rows in an update", min(self.least_rows, most), used)
+            least = min(self.least_rows, self._half(rows))
+            self._at_least("least_rows", "rows in an update", least, used)
 
     def check_split(self, used: int, rows: int) -> None:
         """Refuse a run that makes a site use hardly any of its rows, and so point at those.

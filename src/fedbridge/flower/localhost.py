@@ -25,10 +25,11 @@ from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
-from fedbridge.methods import check_travels, usual_options
+from fedbridge.methods import check_travels, class_of, usual_options
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
+from fedbridge.training.state import State
 from fedbridge.training.trainer import Workbench
 
 if TYPE_CHECKING:
@@ -152,7 +153,10 @@ class Rehearsal:
         folder.unseal()
         folder.write_task(self.task, config)
         model = build_model(self.options.get("model") or self.task.model, self.task)
-        model.load_state_dict(load_file(folder.path / "model.safetensors"))
+        tensors = load_file(self._models()[-1])
+        model = class_of(self.method).restore(model, tensors)
+        model.load_state_dict(tensors)
+        folder.write_result(model, summary, config)
         if kept:
             self._write_end(model, summary, history[-1]["round"])
             folder.seal()
@@ -160,11 +164,21 @@ class Rehearsal:
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
 
+    def _models(self) -> list[Path]:
+        """The coordinator's model and, if it has decided on one itself, the target's; newest last.
+
+        Nothing of what the target decides on leaves it, but here its folder is at hand.
+        """
+        own = self.run_folder.path / "model.safetensors"
+        there = (self.run_folder.path / SITES).rglob("model.safetensors")
+        return [own, *sorted(there, key=lambda file: file.stat().st_mtime_ns)]
+
     def _write_end(self, model: nn.Module, summary: dict[str, Any], last: int) -> None:
         """What a finished run has besides; the test rows are here, not at the coordinator."""
         test = self.task.test
         bench = Workbench(deepcopy(model), self.task, seed=self.seed)
-        outputs = bench.predict(parameter_vector(model), buffer_copies(model), test, round=last)
+        state = State(parameter_vector(model), buffer_copies(model))
+        outputs = bench.predict(state, test, round=last)
         keep_outputs(self.run_folder.path, outputs, test)
         write_model_card(self.run_folder.path, summary)
         write_report(self.run_folder.path, unchecked=True)

@@ -236,6 +236,9 @@ SCALARS = {
 MEASURES = ("loss", "accuracy", "balanced-accuracy", "auc")
 """What a model is worth by the names under which it travels."""
 
+HELD_OUT = {"losses": "held-out-losses", "errors": "held-out-errors", "weights": "weights"}
+"""What the target knows of each of its candidates, by the names under which it travels."""
+
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
         "site",
@@ -243,11 +246,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "note",
         "epsilon",
         "failure",
-        "target-failure",
         "input-shape",
         "class-names",
         "version",
         "choice",
+        "said",
         "candidates",
     ),
     r"hello": ("num-examples", "num-test", "num-classes", "num-outputs"),
@@ -255,13 +258,15 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
     r"metrics-\d+": tuple(SCALARS),
-    r"arrays": ("*",),
-    r"metrics": ("num-examples", *MEASURES, "validation-loss", "held-out-losses"),
+    r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT, "rest"),
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
 KINDS = {"site": ConfigRecord, "hello": MetricRecord, "metrics": MetricRecord}
 """Records that hold texts and numbers, by the first part of their names; all others hold arrays."""
+
+CHOICE = 80
+"""Longest name of a candidate."""
 
 MOST_CANDIDATES = 100
 """So many models a target may choose among at most."""
@@ -358,7 +363,6 @@ def evaluate_reply(
     site: str,
     samples: int,
     evaluation: Evaluation,
-    model: Mapping[str, Tensor] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> RecordDict:
     """What a model is worth, and, where the target chose one itself, which."""
@@ -370,11 +374,12 @@ def evaluate_reply(
     about: dict[str, Any] = {}
     if facts is not None:
         about = {"choice": facts["choice"], "candidates": list(facts["losses"])}
-        metrics["held-out-losses"] = list(map(float, facts["losses"].values()))
-    content = RecordDict({SITE: _site(site, "target", about), "metrics": metrics})
-    if model is not None:
-        content["arrays"] = arrays(model)
-    return content
+        about |= {name: facts[name] for name in ("said",) if name in facts}
+        for name, travels_as in HELD_OUT.items():
+            if name in facts:
+                metrics[travels_as] = [float(facts[name][c]) for c in about["candidates"]]
+        metrics["rest"] = int(facts.get("rest", False))
+    return RecordDict({SITE: _site(site, "target", about), "metrics": metrics})
 
 
 def read_evaluation(content: RecordDict) -> Evaluation:
@@ -406,16 +411,29 @@ def read_epsilon(content: RecordDict) -> float | None:
 
 
 def read_choice(content: RecordDict) -> dict[str, Any]:
-    """What the target chose, and the losses that it stands on."""
+    """What the target chose, and what it stands on: numbers of each of its candidates."""
     about = content.config_records.get(SITE, ConfigRecord())
-    losses = content.metric_records.get("metrics", MetricRecord()).get("held-out-losses", [])
+    metrics = content.metric_records.get("metrics", MetricRecord())
     names = about.get("candidates", [])
-    if not isinstance(names, list) or not isinstance(losses, list) or len(names) != len(losses):
+    if not isinstance(names, list) or len(names) > MOST_CANDIDATES:
+        raise ReplyError("its choice is incomplete, or among too many models")
+    told: dict[str, Any] = {
+        "choice": printable(about.get("choice", "withheld"))[:CHOICE],
+        "rest": bool(metrics.get("rest", 0)),
+        "losses": {},
+    }
+    if "said" in about:
+        told["said"] = printable(about["said"])
+    for name, travels_as in HELD_OUT.items():
+        numbers = metrics.get(travels_as, [])
+        if not isinstance(numbers, list) or (numbers and len(numbers) != len(names)):
+            raise ReplyError("its choice is incomplete")
+        if numbers:
+            named = zip(names, numbers, strict=True)
+            told[name] = {printable(one)[:CHOICE]: float(number) for one, number in named}
+    if names and not told["losses"]:
         raise ReplyError("its choice is incomplete")
-    if len(names) > MOST_CANDIDATES:
-        raise ReplyError(f"it chooses among {len(names)} models")
-    known = {printable(name)[:40]: float(loss) for name, loss in zip(names, losses, strict=True)}
-    return {"choice": printable(about.get("choice", "withheld"))[:40], "losses": known}
+    return told
 
 
 def printable(text: object) -> str:

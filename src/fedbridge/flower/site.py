@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +24,16 @@ from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import PRIVATE, file_name, write_atomically
 from fedbridge.base.values import OBJECT_MODEL
-from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors, singles_out
-from fedbridge.flower.messages import Layout, RequestError, RunSpec, public_reason
+from fedbridge.flower.messages import Layout, RequestError, RunSpec
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.folder import FORMAT, RunFolder
+from fedbridge.training.blend import module_of
 from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult, Job
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.site_package import LocalSite
     from fedbridge.evaluation.metrics import Evaluation
-    from fedbridge.training.state import State
+    from fedbridge.training.state import Model, State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
 
@@ -96,9 +95,10 @@ class SiteMemory:
             part.mkdir(exist_ok=True, mode=0o700)
             part.chmod(0o700)
 
-    def forget(self) -> None:
-        """Remove all records: a run begins anew."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def forget(self, kind: str) -> None:
+        """Remove all records of a kind: a run begins anew."""
+        for file in self.folder.glob(f"{kind}-*"):
+            file.unlink(missing_ok=True)
 
     def _records(self, kind: str) -> CheckpointStore:
         return CheckpointStore(self.folder, kind, FIRST_ROUND, PRIVATE)
@@ -112,7 +112,7 @@ LARGEST_SYSTEM = 10**6
 UNEVEN = 100
 """Rows whose weight is less than the largest over this hardly count."""
 
-SIDE, WAITING, ROUNDING = "home", "waiting", "rounding"
+SIDE, ROUNDING = "home", "rounding"
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,11 @@ class SiteRound:
 
     Attributes:
         deliveries: one per job.
-        target_failure: why the target cannot train at all, if it cannot.
         note: what the coordinator should put down about this site.
         epsilon: what the site's messages have cost so far, if it protects them.
     """
 
     deliveries: Sequence[Delivery]
-    target_failure: str | None = None
     note: str | None = None
     epsilon: float | None = None
 
@@ -182,39 +180,30 @@ class SiteWorker:
         self.layout = Layout.of_model(built)
         self.federation = Federation(task, built, spec.run_settings(), spec.seed)
 
-    def train(
-        self, round: int, jobs: Sequence[Job], states: Sequence[State], decided: int | None = None
-    ) -> SiteRound:
-        """Do a round's jobs, and at the target what its side trains beside them.
-
-        ``decided`` is the last round that the coordinator knows the target to have decided.
-        """
+    def train(self, round: int, jobs: Sequence[Job], states: Sequence[State]) -> SiteRound:
+        """Do a round's jobs."""
         if not jobs or any(job.client != self.client for job in jobs):
             raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
         self.floors.count(self.memory.root / ASKED, "train")
         self.federation.begin_round(round)
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
-        side, note = self._side(round, states, decided)
-        trainings = [] if side is None else side.trainings(round)
-        own = [replace(job, slot=len(states) + k) for k, (job, _) in enumerate(trainings)]
-        self.floors.check_jobs(mine, own, len(self.site.train), self._counted())
+        self.floors.check_jobs(mine, len(self.site.train), self._counted())
         if self._single_out(mine, sketches=False):
             raise RequestError(
                 "Expected jobs whose rows differ in several, but the vectors of this message could "
                 "be solved for one of this site's rows: ask for other seeds, or for fewer jobs."
             )
-        starts = [*states, *(state for _, state in trainings)]
-        self.federation.open(slots=len(starts), rows=len(jobs) + len(own))
-        outcomes, rows = self.federation.do([*mine, *own], starts, round)
-        done = [
+        self.federation.open(slots=len(states), rows=len(jobs))
+        outcomes, rows = self.federation.do(mine, states, round)
+        results = [
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
-        results, beside = done[: len(jobs)], done[len(jobs) :]
+        note = None
         sketched = any(result.outcome.sketches is not None for result in results)
         if sketched and self._single_out(mine, sketches=True):
             results = [replace(r, outcome=replace(r.outcome, sketches=None)) for r in results]
-            note = f"{note}; {KEPT}" if note else KEPT
+            note = KEPT
         for result in results:
             if result.outcome.failure is not None:
                 log.warning("round %d: %s", round, result.outcome.failure)
@@ -222,56 +211,41 @@ class SiteWorker:
             spending.spend(self.privacy, self.budget)
             results = release(mine, results, self.privacy, self.federation.blocks)
         deliveries = self._encoded(round, mine, results)
-        failure = None
-        if side is not None:
-            side.trained([delivery.result for delivery in deliveries], beside)
-            self.memory.save(WAITING, round, side.memory(), side.facts())
-            stopped = beside[0].outcome.failure
-            failure = None if stopped is None else public_reason(stopped)
         if self.privacy is None:
-            return SiteRound(deliveries, failure, note)
-        return SiteRound(deliveries, None, note, spending.epsilon(self.privacy.delta))
+            return SiteRound(deliveries, note)
+        return SiteRound(deliveries, note, spending.epsilon(self.privacy.delta))
 
     def decide(self, round: int, news: News) -> Decision:
-        """Let the target's side decide, and measure what it chose."""
+        """Let the target's side decide, from what it remembers, and measure what it chose."""
         self.floors.count(self.memory.root / ASKED, "measure")
         self.federation.begin_round(round)
         side = self._make_side()
-        if side is not None and not side.lasts:
-            decision = side.decide(news)
-        else:
-            decision = self._decide_on_waiting(round, side, news)
-        assert decision.state is not None
-        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
-
-    def _decide_on_waiting(self, round: int, side: TargetSide | None, news: News) -> Decision:
-        """Decide on what was trained for the round and waits for it."""
-        waiting = None if side is None else self.memory.load(WAITING, before=round + 1)
-        if side is None or waiting is None or waiting.round != round:
+        if side is None:
             raise RequestError(
-                f"Expected to have trained in round {round} before it is decided, but nothing "
-                f"of it is remembered here."
+                f"Expected a method whose target decides, but {self.spec.method} has none."
             )
-        side.begin(self.federation.initial)
-        side.remember(waiting.tensors, waiting.facts)
+        if round == 1:
+            self.memory.forget(SIDE)
+        past = self.memory.load(SIDE, before=round)
+        if past is not None:
+            side.remember(past.tensors, past.facts)
         decision = side.decide(news)
         self.memory.save(SIDE, round, side.memory(), side.facts())
-        return decision
+        assert decision.state is not None
+        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
 
     def evaluate(self, round: int, state: State) -> Evaluation:
         """What a model is worth to the target."""
         self.floors.count(self.memory.root / ASKED, "measure")
         return self.federation.evaluate(round, state)
 
-    def keep_model(self, state: State, evaluation: Evaluation) -> None:
+    def keep_model(self, state: Model, evaluation: Evaluation) -> None:
         """Keep the target's model where the target is, ready for ``fedbridge predict``.
 
         With it are how to treat new rows, and what it is worth on the target's test rows. Another
         run's model is never touched.
         """
-        load_parameter_vector(self.model, state.parameters)
-        if state.buffers:
-            load_buffers(self.model, state.buffers)
+        module = module_of(self.model, state)
         site, spec, task = self.site, self.spec, self.federation.task
         described = {
             "name": spec.model or f"{OBJECT_MODEL}{type(self.model).__qualname__}",
@@ -301,7 +275,7 @@ class SiteWorker:
             kept.write_preprocessing(site.preprocessing.to_json(), config)
         measured = {} if evaluation.test is None else asdict(evaluation.test)
         summary = {"target": site.name, "method": spec.method, **measured}
-        kept.write_result(self.model, summary, config)
+        kept.write_result(module, summary, config)
         kept.seal()
         for file in kept.path.iterdir():
             file.chmod(PRIVATE)
@@ -353,28 +327,6 @@ class SiteWorker:
             return None
         kind = methods.class_of(self.spec.method)
         return kind.target_side(self.federation, self.spec.options)
-
-    def _side(
-        self, round: int, states: Sequence[State], decided: int | None
-    ) -> tuple[TargetSide | None, str | None]:
-        """The target's side as it was after the last round, with the coordinator's models."""
-        side = self._make_side()
-        if side is None or not side.lasts:
-            return None, None
-        side.begin(states[0])
-        if decided is None:
-            self.memory.forget()
-            return side, None
-        past = self.memory.load(SIDE, before=round)
-        note = None
-        if past is None:
-            note = "had lost its memory: its own candidates start again from the shared model"
-        else:
-            side.remember(past.tensors, past.facts)
-            if past.round < decided:
-                note = f"goes on with its own candidates as they were after round {past.round}"
-        side.follow(states)
-        return side, note
 
     def _encoded(
         self, round: int, jobs: Sequence[Job], results: Sequence[ClientResult]

@@ -45,6 +45,7 @@ from fedbridge.methods.cross_validation import FOLDS, deal_folds, labelled_rows
 from fedbridge.models.networks import LinearModel
 from fedbridge.training.job import TARGET, seed_of
 from fedbridge.training.state import State
+from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,22 +118,19 @@ class Alone(Method):
         rows = labelled_rows(federation)
         needed = (4 + 8) * len(site) * prod(federation.task.input_shape)  # float32 and float64
         check_memory(needed, "all labelled rows at once", "choose another method, or a `backbone`")
-        inputs = federation.predict(federation.initial, site, _inputs)[rows].double().numpy()
+        with one_thread():
+            inputs = federation.bench.inputs(site, round=federation.round, rows=rows)
         place = {int(row): k for k, row in enumerate(rows)}
         dealt = deal_folds(federation, FOLDS) if len(rows) > 1 else []
         folds = [np.array([place[int(row)] for row in fold]) for fold in dealt]
         labels = site.y[rows].numpy()
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few rows, rows never out of bag, slow convergence
-            return self.fit(inputs, labels, folds)
+            return self.fit(inputs.double().numpy(), labels, folds)
 
     @abstractmethod
     def fit(self, inputs: Array, labels: Array, folds: list[Array]) -> tuple[State, str]:
         """The fitted module as a state, and what was chosen."""
-
-
-def _inputs(module: nn.Module, x: Tensor) -> Tensor:
-    return x.flatten(1).float()
 
 
 def log_loss(shares: Array, labels: Array) -> float:

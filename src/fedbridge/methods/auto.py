@@ -1,51 +1,66 @@
-"""``auto``, the recommended default: several ways at once, and the target's own labels decide.
+"""``auto``, the recommended default: one model of the sources, and the target makes the best of it.
 
-No fixed trust in sources is right: near sources should lead, far ones help a little, opposed
-ones not at all. Gradients alone cannot tell (with few samples the target's gradient is small
-against its noise, so even a conflicting source looks useful), but the loss on the target's
-labels can. So ``auto`` keeps a few *candidates* going side by side:
+No fixed trust in sources is right: near sources should lead, far ones help a little, opposed ones
+not at all. Which it is, the target's few labels can tell, if nothing that is judged by them has
+seen them. So the sources train one model, the *led* one, as in ``source-only``; no label of the
+target has a part in it. Everything else happens at the target (``candidates``): the led model as it
+is, recalibrated, with its last layer fitted anew, beside a linear model of the inputs, fine-tuned,
+and models that need nobody else. All are cross-validated there, and their outputs are added with
+weights by held-out loss.
 
-- ``alone``: the target by itself;
-- ``led``: the sources' updates at their full length, mixed by the shares of the joint rule (the
-  point of their hull nearest to the target's gradient, from probes of this and past rounds);
-- ``own``: the led model plus what the target's own training adds to it, round after round; taken
-  whole or in part, which is fine-tuning and interpolation;
-- ``mixed``: half trust, ``T [½ t/T_T + ½ Σ p_i g_i/T_i]``, with steps counted in the unit
-  ``T = steps x learning rate`` and a length between the two, ``T = T_T^{1−b} T_S^b`` for b = ½.
+**A round.** Every source trains once. The target gets the led model and answers with its choice and
+what that is worth; its own model stays with it. In the rounds 1, 2, 4, 8, ... sources and target
+also tell their gradients at the led model (probes), of which the joint rule makes the shares of the
+sources in it: the point of the sources' hull that is nearest to the target's gradient. Shares are
+N − 1 numbers, so that what they know of held-out labels is next to nothing.
+
+**Choices** are made in the rounds 1, 2, 3, 4, 6, 9, 13, 19, 28, 42, ..., each half as late again as
+the one before, by all candidates. In between the weights stay, and what is linear is fitted anew to
+the round's led model: that is the model of the round. Two bodies are in the choice: the led model
+of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
+(sources that go on to fit their own looks lead away from the target's). Networks are trained when
+the target's work so far, in rows and steps, stays below twice that of a source; what they cost
+beyond that is left out, and those in use stay in the choice. From round 8 on, networks whose weight
+is below 0.001 are trained no more; and when everything that needs sources has a smaller weight than
+that in two choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
-
-Which candidate the target takes is decided in every round by the cross-validated loss on its
-labelled rows: every candidate that trains on them has a replica per fold that never trains on the
-fold's rows. A trace of them remains, since the sources train once and not once per fold: their
-shares come from the gradient on all the target's rows, and their updates of ``mixed`` start from
-the candidate, not from its replicas.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from fedbridge.base.options import check_flag, check_whole
 from fedbridge.core.blocks import mean_buffers
 from fedbridge.core.projections import nearest_in_hull
-from fedbridge.core.rules import Mix
 from fedbridge.federation.evidence import Vectors, measure_evidence
 from fedbridge.federation.method import Method, Record
-from fedbridge.methods.cross_validation import (
-    FOLDS,
-    deal_folds,
-    held_out_loss,
-    labelled_rows,
-    without,
+from fedbridge.methods.candidates import (
+    ALONE,
+    HEAD,
+    INPUTS,
+    LED,
+    NEGLIGIBLE,
+    NETWORK,
+    RECALIBRATED,
+    TUNED,
+    Bench,
+    Body,
+    Candidate,
+    Recipe,
+    Sum,
+    joined,
+    simplest,
 )
-from fedbridge.methods.rule import describe
-from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
-from fedbridge.training.state import State
+from fedbridge.training.job import TARGET, Outcome
+from fedbridge.training.state import Blend, Model, State, model_of_tensors
 from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
@@ -53,430 +68,449 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.engines import Finished
     from fedbridge.federation.federation import Federation
 
-OWN_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of the target's own training is added to the led model; the loss chooses."""
+LAST, BEST = "last", "earlier"
+"""The led model of the round, and the best of those before."""
 
-LOSS_MEMORY = 0.5
-"""Weight of past held-out losses: enough to calm a small sample, not so much as to lag behind."""
-
-HALF_TRUST = 0.5
-REPLICA_PURPOSE = 100
-LED, LED_UPDATE, VELOCITY, TIME = "led", "led.update", "mixed.velocity", "mixed.time"
+GROWTH = 1.5
+REST_FROM = 8
+MOST_NETWORKS = 3
+SHARE_OF_WORK = 2.0
+STEP_IN_ROWS = 64
+"""What a step costs besides its rows, in rows; of a small network far more, of a large one less."""
 
 MEMORY = 0.7
-"""Weight of the past rounds in the running average of the evidence about the sources."""
+"""Weight of the past in the running average of the evidence about the sources."""
 
 CAUTION = 0.1
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
 
+WORDS = {
+    LED: "the sources' model as it is",
+    RECALIBRATED: "the sources' model, recalibrated",
+    HEAD: "the sources' model with a last layer fitted anew",
+    INPUTS: "the sources' model beside a linear model of the inputs",
+    TUNED: "the sources' model, fine-tuned",
+    ALONE: "a linear model of the target alone",
+    NETWORK: "a network of the target alone",
+}
+
 
 class Auto(Method):
-    """Candidates side by side, chosen by cross-validated loss.
+    """The sources' model, and what cross-validation at the target makes of it.
 
     Options:
-        folds: parts of the target's rows, each kept from one replica per candidate (5).
+        folds: parts of the target's rows for cross-validation (None: by their number).
+        single: deliver one plain model instead of a blend (false).
     """
 
-    options: ClassVar[tuple[str, ...]] = ("folds",)
+    options: ClassVar[tuple[str, ...]] = ("folds", "single")
     travels: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.side = federation.host(lambda: self.target_side(federation, options))
-        self.led = self.mixed = federation.initial
+        self.led = federation.initial
+        self.chosen: Model | None = None
         self.evidence: Tensor | None = None
-        self.decided: int | None = None
+        self.resting = False
 
     @classmethod
     def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> AutoTargetSide:
         """The candidates, where the target's rows are."""
         return AutoTargetSide(federation, options)
 
+    @property
+    def model(self) -> Model:
+        """What the target has chosen; the led model while that is not known here."""
+        return self.led if self.chosen is None else self.chosen
+
     def room(self) -> tuple[int, int]:
-        """Sources train on two candidates and probe; the target shares two jobs."""
-        return 2, 3 * self.federation.n_sources + 2
+        """Sources train and probe, and the target probes."""
+        return 1, 2 * self.federation.n_sources + 1
 
     def begin(self, state: State) -> None:
-        """All candidates start from the same model."""
-        self.state = self.led = self.mixed = state
-        self.side.begin(state)
+        """Start from the initial model or the one after the warm-up."""
+        self.state = self.led = state
 
     def run_round(self, round: int) -> Record:
-        """Train all candidates, move them, let the target's labels choose."""
+        """Sources move the led model, and the target chooses."""
         begun = time.perf_counter()
         present, failures = self.federation.present(round)
         record = Record(failures=failures)
-        if TARGET not in present:
-            record.notes.append("the target is missing: the model stays as it was")
-            return record
-        sources = [client for client in present if client != TARGET]
-        done = self._train(round, sources)
-        outcomes, rows = done.outcomes, done.vectors
-        record.failures |= self._failed(round, sources, done)
+        sources = [] if self.resting else [client for client in present if client != TARGET]
+        work = self._move(round, sources, TARGET in present, record) if sources else 0.0
+        if self.resting:
+            record.failures = {}
+            record.notes.append("sources rest: nothing that needs them is left in the choice")
+        elif not sources:
+            record.notes.append("no source is there: the led model stays as it was")
         trained_at = time.perf_counter()
         record.seconds_train = trained_at - begun
-        if self.federation.name_of(TARGET) in record.failures:
-            record.notes.append("the target was lost: the model stays as it was")
+        if TARGET not in present:
+            record.notes.append("the target is missing: its model stays as it was")
             return record
-        news = self._move(sources, outcomes, rows, record)
-        decision = self.federation.decide(round, news)
+        decision = self.federation.decide(round, News(self.led.tensors(), {"work": work}))
         if decision is None:
-            record.notes.append("the target was lost before it chose: the model stays as it was")
+            record.notes.append("the target did not answer: its model stays as it was")
         else:
-            self.decided = round
             self._take(decision, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
 
     def memory(self) -> dict[str, Tensor]:
-        """The shared candidates, the evidence so far, and the target's side, if that is here."""
+        """The led model, the evidence so far, and the target's side, if that is here."""
         kept = {} if self.evidence is None else {"evidence": self.evidence}
-        kept |= self.led.tensors("led|") | self.mixed.tensors("mixed|")
-        kept |= {f"home.{name}": value for name, value in self.side.memory().items()}
-        return kept
+        home = {f"home.{name}": value for name, value in self.side.memory().items()}
+        return {**kept, **self.led.tensors("led."), **home}
 
     def facts(self) -> dict[str, Any]:
-        """The last round in which the target has decided, and its side besides tensors."""
-        return {"settled": self.decided, "home": self.side.facts()}
+        """Whether sources rest, whether a choice is known here, and the target's side."""
+        chosen = self.chosen is not None
+        return {"resting": self.resting, "chosen": chosen, "home": self.side.facts()}
 
     def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+        self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
-        """Take all candidates up again."""
-        super().remember(state, memory, facts)
-        self.evidence, self.decided = memory.get("evidence"), facts["settled"]
-        self.led, self.mixed = State.of_tensors(memory, "led|"), State.of_tensors(memory, "mixed|")
+        """Take everything up again."""
+        self.led = State.of_tensors(memory, "led.")
+        self.chosen = model if facts["chosen"] else None
+        self.evidence, self.resting = memory.get("evidence"), bool(facts["resting"])
         self.side.remember(
             {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
             facts["home"],
         )
 
-    def _train(self, round: int, sources: list[int]) -> Finished:
-        """Sources train on the candidates ``led`` and ``mixed`` and probe ``led``.
-
-        These two candidates pass between all clients; the target sends its probe and its part of
-        ``mixed``, and its side trains the others.
-        """
-        federation, states = self.federation, [self.led, self.mixed]
-        jobs = [federation.job(round, client, self.led) for client in sources]
-        jobs += [federation.job(round, client, self.mixed, slot=1) for client in sources]
-        jobs += [
-            federation.job(round, client, self.led, kind="probe", noise="size")
-            for client in (TARGET, *sources)
-        ]
-        jobs.append(federation.job(round, TARGET, self.mixed, slot=1, purpose=REPLICA_PURPOSE))
-        done = federation.do_beside(jobs, states, round, decided=self.decided)
-        federation.count_bytes([TARGET, TARGET, *sources, *sources], done.outcomes)
-        return done
-
-    def _failed(self, round: int, sources: list[int], done: Finished) -> dict[str, str]:
-        """Sources that failed in any candidate, and the target if it cannot even train alone.
-
-        A candidate that sources have led astray only loses its claim to be chosen.
-        """
-        n, outcomes = len(sources), done.outcomes
-        failed: dict[str, str] = {}
-        for part in (outcomes[:n], outcomes[n : 2 * n], outcomes[2 * n + 1 : 3 * n + 1]):
-            failed |= self.federation.failures(round, sources, part)
-        assert done.alone is not None
-        return failed | self.federation.failures(round, [TARGET], [done.alone])
-
-    def _move(
-        self, sources: list[int], outcomes: list[Outcome], rows: Tensor, record: Record
-    ) -> News:
-        """Move the shared candidates by what came back; what the target's side must know of it."""
-        n, federation = len(sources), self.federation
-        there = [k for k in range(n) if federation.name_of(sources[k]) not in record.failures]
-        news, step = News(), None
-        if there:
-            shares = self._shares(sources, outcomes, rows, there, record)
-            led_step = _Step.of(shares, [outcomes[k] for k in there], rows[there])
-            step = _Step.of(shares, [outcomes[n + k] for k in there], rows[[n + k for k in there]])
-            kept = federation.settings.keeps_buffers
-            buffers = None if kept else led_step.buffers
-            self.led = self.led.moved(led_step.update, buffers)
-            told = {f"{LED}.buffers.{name}": value for name, value in (buffers or {}).items()}
-            news = News(
-                {LED_UPDATE: led_step.update, VELOCITY: step.velocity, **told}, {TIME: step.time}
-            )
-        else:
-            record.notes.append("no source is there: only the target's own candidates move")
-        outcome, change = outcomes[3 * n + 1], rows[3 * n + 1]
-        if outcome.failure is None:
-            mixed = Velocity.of(news)
-            moved = change.clone() if mixed is None else mixed.shared_with(change, outcome)
-            self.mixed = federation.trained(self.mixed, moved, outcome)
-        return news
-
-    def _shares(
-        self,
-        sources: list[int],
-        outcomes: list[Outcome],
-        rows: Tensor,
-        there: list[int],
-        record: Record,
-    ) -> Tensor:
-        """Shares of the sources: the joint rule on the probes of this and of past rounds."""
+    def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:
+        """Let the sources move the led model; the work of one of them, in rows."""
         federation, n = self.federation, len(sources)
-        if outcomes[2 * n].failure is not None:
-            return torch.full((len(there),), 1 / len(there), dtype=torch.float64)
-        probes = rows[2 * n : 3 * n + 1]
-        picked = [1 + k for k in there]
-        reports = [outcomes[2 * n + k] for k in picked]
-        vectors = Vectors(
-            probes[0], probes[picked], outcomes[2 * n], reports, torch.ones(len(there)).double()
-        )
-        whole = federation.rule_blocks.whole(federation.blocks.total)
-        geometry = measure_evidence(vectors, whole, federation.bench.sketch)
+        probes = target and federation.n_sources > 1 and round & (round - 1) == 0
+        jobs = [federation.job(round, client, self.led) for client in sources]
+        asked = [TARGET, *sources] if probes else []
+        jobs += [
+            federation.job(round, client, self.led, kind="probe", noise="size") for client in asked
+        ]
+        outcomes, rows = federation.do(jobs, [self.led], round)
+        federation.count_bytes([*sources, *asked[:1]], outcomes)
+        failed = federation.failures(round, sources, outcomes[:n])
+        failed |= federation.failures(round, sources, outcomes[n + 1 :])
+        record.failures |= failed
+        there = [k for k in range(n) if federation.name_of(sources[k]) not in failed]
+        if not there:
+            record.notes.append("no source came back: the led model stays as it was")
+            return 0.0
         present = [sources[k] - 1 for k in there]
-        shares = nearest_in_hull(self._remembered(geometry.difference_gram[0], present))
-        whole_trust = Mix(torch.zeros(1), shares[None], shares[None])
-        describe(record, geometry, whole_trust, present, federation.n_sources)
-        return shares
+        if probes and outcomes[n].failure is None:
+            picked = [n + 1 + k for k in there]
+            self._learn(outcomes[n], rows[n], [outcomes[k] for k in picked], rows[picked], present)
+        shares = self._shares(present)
+        record.beta = [None] * federation.n_sources
+        for index, share in zip(present, shares.tolist(), strict=True):
+            record.beta[index] = share
+        done = [outcomes[k] for k in there]
+        kept = federation.settings.keeps_buffers
+        buffers = None if kept else mean_buffers([outcome.buffers for outcome in done])
+        self.led = self.led.moved(shares.to(rows.dtype) @ rows[there], buffers)
+        batch = federation.plan(sources[0], round).batch_size
+        steps = sum(outcome.steps for outcome in done) / len(done)
+        return float(steps * (min(batch, max(o.samples for o in done)) + STEP_IN_ROWS))
 
-    def _remembered(self, now: Tensor, present: list[int]) -> Tensor:
-        """Running average of the (scaled) Gram matrix of differences, for the sources at hand."""
+    def _learn(
+        self,
+        target: Outcome,
+        gradient: Tensor,
+        reports: Sequence[Outcome],
+        gradients: Tensor,
+        present: list[int],
+    ) -> None:
+        """Put the probes of a round into the running average of the evidence."""
+        federation = self.federation
+        ones = torch.ones(len(present), dtype=torch.float64)
+        vectors = Vectors(gradient, gradients, target, list(reports), ones)
+        whole = federation.rule_blocks.whole(federation.blocks.total)
+        now = measure_evidence(vectors, whole, federation.bench.sketch).difference_gram[0]
         fresh = now / now.diagonal().mean().clamp(min=torch.finfo(now.dtype).tiny)
         fresh = fresh + CAUTION * torch.eye(len(fresh), dtype=fresh.dtype)
         if self.evidence is None:
-            size = self.federation.n_sources
+            size = federation.n_sources
             self.evidence = torch.full((size, size), torch.nan, dtype=torch.float64)
         index = torch.tensor(present)
         past = self.evidence[index[:, None], index]
-        past = torch.where(past.isnan(), fresh, MEMORY * past + (1 - MEMORY) * fresh)
-        self.evidence[index[:, None], index] = past
-        return past
-
-    def _take(self, decision: Decision, record: Record) -> None:
-        """Take the model that the target has chosen."""
-        self.state = self.led if decision.state is None else decision.state
-        record.evaluation = decision.evaluation
-        choice = str(decision.facts["choice"])
-        if record.beta is not None:
-            trust = {"alone": 0.0, "mixed": HALF_TRUST}.get(choice.partition(" ")[0], 1.0)
-            record.beta = [None if share is None else trust * share for share in record.beta]
-        record.extra = {"choice": choice, "cv_loss": dict(decision.facts["losses"])}
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The sources' part of a round on one candidate.
-
-    Attributes:
-        update: their mixed update at its full length.
-        velocity: the same per unit of time (steps x learning rate).
-        time: how long they trained, averaged by their shares.
-        buffers: the mean of their buffers.
-    """
-
-    update: Tensor
-    velocity: Tensor
-    time: float
-    buffers: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, shares: Tensor, outcomes: list[Outcome], updates: Tensor) -> _Step:
-        times = torch.tensor([outcome.time for outcome in outcomes], dtype=torch.float64)
-        weights = shares.to(updates.dtype)
-        return cls(
-            weights @ updates,
-            (weights / times.to(updates.dtype)) @ updates,
-            float((shares * times).sum()),
-            mean_buffers([outcome.buffers for outcome in outcomes]),
+        self.evidence[index[:, None], index] = torch.where(
+            past.isnan(), fresh, MEMORY * past + (1 - MEMORY) * fresh
         )
 
+    def _shares(self, present: list[int]) -> Tensor:
+        """Shares of the sources: the joint rule on all probes so far; equal without any."""
+        index = torch.tensor(present)
+        known = None if self.evidence is None else self.evidence[index[:, None], index]
+        if known is None or bool(known.isnan().any()):
+            return torch.full((len(present),), 1 / len(present), dtype=torch.float64)
+        return nearest_in_hull(known)
 
-@dataclass(frozen=True)
-class Candidate:
-    """A model of the target, trained on all rows or (a replica) on all but a fold's."""
-
-    kind: str
-    fold: int | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called in a checkpoint."""
-        return self.kind if self.fold is None else f"{self.kind}.{self.fold}"
-
-
-MIXED = Candidate("mixed")
+    def _take(self, decision: Decision, record: Record) -> None:
+        """Take what the target has chosen."""
+        facts = decision.facts
+        self.chosen = decision.state
+        self.resting = self.resting or bool(facts.get("rest", False))
+        record.evaluation = decision.evaluation
+        record.extra = {"choice": facts["choice"], "cv_loss": dict(facts["losses"])}
+        for name, key in (("errors", "cv_error"), ("weights", "weights"), ("said", "said")):
+            if name in facts:
+                record.extra[key] = facts[name]
+        if record.beta is not None and "weights" in facts:
+            trust = sum(w for kin, w in facts["weights"].items() if not kin.startswith(ALONE))
+            record.beta = [None if share is None else trust * share for share in record.beta]
 
 
 class AutoTargetSide(TargetSide):
-    """The target's candidates, their replicas per fold, and the choice by cross-validated loss.
-
-    ``alone`` and ``own`` train nowhere else. ``mixed`` is shared with the coordinator and has a
-    replica per fold here.
-    """
+    """The target's candidates and its choice among them."""
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
-        self.federation = federation
-        self.rows = labelled_rows(federation)
-        self.folds = deal_folds(federation, options.get("folds", FOLDS))
-        self.losses: dict[str, float] = {}
-        self.choice = "alone"
-        self.states: dict[str, State] = {}
-        self.waiting: dict[str, ClientResult] = {}
-
-    @property
-    def size(self) -> int:
-        """One model per candidate."""
-        return len(self.candidates())
-
-    def begin(self, state: State) -> None:
-        """All candidates start from the same model."""
-        self.states = {
-            candidate.name: state for candidate in (*self.candidates(), MIXED, Candidate(LED))
-        }
-        self.waiting = {}
-
-    def follow(self, shared: Sequence[State]) -> None:
-        """``led`` and ``mixed`` are shared."""
-        self.states[LED], self.states[MIXED.name] = shared
-
-    def candidates(self) -> list[Candidate]:
-        """Everything that is trained here, ``alone`` on all rows first."""
-        folds = [*range(len(self.folds))] if len(self.rows) > 1 else []
-        whole = [Candidate("alone"), Candidate("own")]
-        return whole + [Candidate(kind, k) for kind in ("alone", "own", "mixed") for k in folds]
-
-    def trainings(self, round: int) -> list[tuple[Job, State]]:
-        """Every candidate goes on from where it is."""
-        return [
-            (self._job(round, candidate), self.states[candidate.name])
-            for candidate in self.candidates()
-        ]
-
-    def trained(self, shared: Sequence[ClientResult], own: Sequence[ClientResult]) -> None:
-        """The target's part of ``mixed`` is the last of the coordinator's jobs."""
-        candidates = [MIXED, *self.candidates()]
-        self.waiting = {
-            candidate.name: ClientResult(result.outcome, result.vector.clone())
-            for candidate, result in zip(candidates, [shared[-1], *own], strict=True)
-            if result.outcome.failure is None
-        }
+        folds = options.get("folds")
+        number = None if folds is None else check_whole("folds", folds, least=2)
+        self.single = check_flag("single", options.get("single", False))
+        self.federation, self.bench = federation, Bench(federation, number)
+        self.chosen_in = 0
+        self.credit = 0.0
+        self.lone = 0
+        self.out: set[str] = set()
+        self.weights: dict[Recipe, float] = {}
+        self.fixed = Blend((), torch.zeros(0))
+        self.best: State | None = None
+        self.best_loss = math.inf
+        self.networks: list[Candidate] = []
+        self._of_best: list[Candidate] | None = None
+        self._alone: list[Candidate] | None = None
+        self.told: dict[str, Any] = {}
 
     def decide(self, news: News) -> Decision:
-        """Move every candidate by its mixture, then take that with the smallest held-out loss."""
-        led, step = news.tensors.get(LED_UPDATE), Velocity.of(news)
-        if led is not None:
-            start = f"{LED}.buffers."
-            buffers = {
-                name.removeprefix(start): value
-                for name, value in news.tensors.items()
-                if name.startswith(start)
-            }
-            self.states[LED] = self.states[LED].moved(led, buffers or None)
-        for candidate in (*self.candidates(), MIXED):
-            result = self.waiting.get(candidate.name)
-            if result is None:
-                continue
-            moved = result.vector
-            if candidate.kind == "mixed" and step is not None:
-                moved = step.shared_with(result.vector, result.outcome)
-            elif candidate.kind == "own" and led is not None:
-                moved = result.vector + led
-            self.states[candidate.name] = self.federation.trained(
-                self.states[candidate.name], moved, result.outcome
-            )
-        self.waiting = {}
-        self._choose()
-        decided = {"choice": self.choice, "losses": dict(self.losses)}
-        return Decision(self._model(self.choice, None), decided)
+        """Choose if it is time to, and make the round's model."""
+        led = State.of_tensors(news.tensors)
+        self.credit += SHARE_OF_WORK * news.facts["work"]
+        body = self.bench.body(LAST, led)
+        number = self.federation.round
+        due = not self.told or number >= max(self.chosen_in + 1, int(GROWTH * self.chosen_in))
+        fitted: list[Candidate] = []
+        if len(self.bench.labelled) < 2:
+            self.weights, self.told = {Recipe(LED, LAST): 1.0}, _nothing_to_judge_by()
+        elif due:
+            fitted = self._choose(body)
+            self.chosen_in = number
+        if not fitted:
+            fitted = self.bench.refit(body, judge=False, only=list(self.weights))
+        weighted = [(c, self.weights[c.recipe]) for c in fitted if c.recipe in self.weights]
+        moving = Sum.of(self.bench, weighted).blend({LAST: led})
+        model = simplest(joined(moving, self.fixed), self.bench)
+        return Decision(model, self.told)
+
+    def _choose(self, body: Body) -> list[Candidate]:
+        """Fit and judge all candidates, weigh them, and put down what stays until the next time.
+
+        Returns those of the round's body.
+        """
+        bench, initial = self.bench, self.federation.initial
+        own = bench.refit(body)
+        others = [*self.networks]
+        bodies = {LAST: body.state}
+        if self.best is not None and not self.single:
+            bodies[BEST] = self.best
+            if self._of_best is None:
+                self._of_best = bench.refit(bench.body(BEST, self.best))
+            others += self._of_best
+        if not self.single:
+            self._alone = self._alone or bench.alone()
+            others += self._alone
+        steps, rows = bench.tuning_steps()
+        price = float(steps * (rows + STEP_IN_ROWS))
+        for family, start, at in ((TUNED, body.state, body), (NETWORK, initial, None)):
+            if self.credit >= price and family not in self.out:
+                self.credit -= price
+                others = [c for c in others if c.recipe.family != family]
+                others += bench.tuned(family, at, start)
+        every = [*own, *others]
+        weights = bench.weigh(every)
+        kept = self._few(every, weights)
+        self.networks = [c for c, _ in kept if c.network is not None]
+        self._drop(every, weights)
+        self.told = self._tell(every, weights)
+        self._remember_best(body, own)
+        self.weights = {c.recipe: w for c, w in kept if _moves(c)}
+        staying = [(c, w) for c, w in kept if not _moves(c)]
+        self.fixed = Sum.of(bench, staying).blend(bodies)
+        return own
+
+    def _drop(self, candidates: Sequence[Candidate], weights: Tensor) -> None:
+        """Train no more networks of a kind that has lost clearly, and count lonely choices.
+
+        Early on the sources' model is too poor to tell.
+        """
+        if self.federation.round < REST_FROM:
+            return
+        shares: dict[str, float] = {}
+        needed = 0.0
+        for candidate, weight in zip(candidates, weights.tolist(), strict=True):
+            family = candidate.recipe.family
+            shares[family] = shares.get(family, 0.0) + weight
+            needed += weight if candidate.recipe.body else 0.0
+        lost = {family for family, share in shares.items() if share < NEGLIGIBLE}
+        self.out |= lost & {TUNED, NETWORK}
+        self.lone = self.lone + 1 if needed < NEGLIGIBLE else 0
+
+    def _few(
+        self, candidates: Sequence[Candidate], weights: Tensor
+    ) -> list[tuple[Candidate, float]]:
+        """The candidates that are delivered: those of the heaviest networks, and linear models."""
+        pairs = [
+            (c, float(w))
+            for c, w in zip(candidates, weights, strict=True)
+            if float(w) >= NEGLIGIBLE / len(candidates)
+        ]
+        heavy: dict[object, float] = {}
+        for candidate, weight in pairs:
+            if (key := _network_of(candidate)) is not None:
+                heavy[key] = heavy.get(key, 0.0) + weight
+        most = 1 if self.single else MOST_NETWORKS
+        ranked = sorted(heavy, key=heavy.__getitem__, reverse=True)[:most]
+        kept = [(c, w) for c, w in pairs if _network_of(c) in (None, *ranked)]
+        if self.single:
+            kept = _one_model(kept)
+        total = sum(weight for _, weight in kept)
+        return [(candidate, weight / total) for candidate, weight in kept]
+
+    def _remember_best(self, body: Body, own: Sequence[Candidate]) -> None:
+        """Keep the body whose candidates are best of all rounds so far."""
+        loss = min(
+            float(self.bench.losses(c.held_out).mean()) for c in own if c.held_out is not None
+        )
+        if loss <= self.best_loss:
+            self.best, self.best_loss = body.state, loss
+            self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
+
+    def _tell(self, candidates: Sequence[Candidate], weights: Tensor) -> dict[str, Any]:
+        """What the history says of the choice: the families, and a sentence."""
+        bench = self.bench
+        losses: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        shares: dict[str, float] = {}
+        for candidate, weight in zip(candidates, weights.tolist(), strict=True):
+            assert candidate.held_out is not None
+            kin, found = candidate.recipe.kin, bench.losses(candidate.held_out)
+            shares[kin] = shares.get(kin, 0.0) + weight
+            if not float(found.mean()) >= losses.get(kin, math.inf):
+                losses[kin] = float(found.mean())
+                spread = float(found.std()) if len(found) > 1 else 0.0
+                errors[kin] = spread / (len(found) / bench.draws) ** 0.5
+        heaviest = max(shares, key=shares.__getitem__)
+        return {
+            "choice": heaviest,
+            "losses": losses,
+            "errors": errors,
+            "weights": shares,
+            "said": self._said(heaviest, candidates, weights),
+            "rest": self.lone >= 2,
+        }
+
+    def _said(self, heaviest: str, candidates: Sequence[Candidate], weights: Tensor) -> str:
+        """One sentence for somebody who wants to know what came out."""
+        words = WORDS[
+            next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
+        ]
+        sentence = (
+            f"{words[0].upper()}{words[1:]}, judged by your {len(self.bench.labelled)} labels"
+        )
+        alone = torch.tensor([not c.recipe.body for c in candidates])
+        if not bool(alone.any()) or bool(alone.all()):
+            return f"{sentence}."
+        every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
+        by_itself = weights * alone / (weights * alone).sum().clamp(min=1e-300)
+        worth = self._worth(torch.einsum("c,cik->ik", weights, every)) - self._worth(
+            torch.einsum("c,cik->ik", by_itself, every)
+        )
+        unit = "points" if self.bench.classes else "% of the loss"
+        if abs(worth) < 0.5:
+            return f"{sentence}; joining made no difference (cross-validated)."
+        made = "was worth" if worth > 0 else "cost"
+        return (
+            f"{sentence}; joining {made} {abs(worth):.0f} {unit} against training alone "
+            f"(cross-validated)."
+        )
+
+    def _worth(self, held_out: Tensor) -> float:
+        """Accuracy in %, or 100 times the logarithm of one over the loss."""
+        bench = self.bench
+        if bench.classes is None:
+            return -100 * math.log(max(float(bench.losses(held_out).mean()), 1e-30))
+        right = held_out[bench.counts].argmax(1) == bench.rows.labels[bench.counts]
+        return 100 * float(right.double().mean())
 
     def memory(self) -> dict[str, Tensor]:
-        """All candidates, and what waits for the decision."""
-        kept: dict[str, Tensor] = {}
-        for name, state in self.states.items():
-            kept |= state.tensors(f"{name}|")
-        for name, result in self.waiting.items():
-            kept |= State(result.vector, dict(result.outcome.buffers)).tensors(f"waiting|{name}|")
+        """The best body so far, and what stays as it is until the next choice."""
+        kept = self.fixed.tensors("fixed.")
+        if self.best is not None:
+            kept |= self.best.tensors("best.")
+        for number, candidate in enumerate(self.networks):
+            assert candidate.network is not None
+            assert candidate.held_out is not None
+            kept |= candidate.network.tensors(f"network-{number}.")
+            kept[f"network-{number}.held_out"] = candidate.held_out
         return kept
 
     def facts(self) -> dict[str, Any]:
-        """Running losses, the candidate in use, steps and learning rates of what waits."""
-        waiting = {
-            n: [result.outcome.steps, result.outcome.lr] for n, result in self.waiting.items()
+        """Weights, what is out, the last choice, and the work that is still to be had."""
+        return {
+            "chosen_in": self.chosen_in,
+            "credit": self.credit,
+            "lone": self.lone,
+            "best_loss": self.best_loss,
+            "told": self.told,
+            "out": sorted(self.out),
+            "networks": [asdict(candidate.recipe) for candidate in self.networks],
+            "weights": [[asdict(recipe), weight] for recipe, weight in self.weights.items()],
         }
-        return {"losses": dict(self.losses), "choice": self.choice, "waiting": waiting}
 
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take all candidates up again."""
-        self.losses, self.choice = dict(facts["losses"]), str(facts["choice"])
-        for name in self.states:
-            self.states[name] = State.of_tensors(memory, f"{name}|")
-        self.waiting = {}
-        for name, (steps, lr) in facts["waiting"].items():
-            change = State.of_tensors(memory, f"waiting|{name}|")
-            outcome = Outcome(0, int(steps), float(lr), buffers=change.buffers)
-            self.waiting[name] = ClientResult(outcome, change.parameters)
-
-    def _job(self, round: int, candidate: Candidate) -> Job:
-        rows = self.rows
-        if candidate.fold is not None:
-            rows = without(rows, self.folds[candidate.fold])
-        purpose = REPLICA_PURPOSE + (0 if candidate.fold is None else candidate.fold + 1)
-        return self.federation.job(
-            round, TARGET, self.states[candidate.name], rows=rows, purpose=purpose
-        )
-
-    def _choose(self) -> None:
-        """Follow the running cross-validated losses."""
-        for name, loss in self._held_out_losses().items():
-            past = self.losses.get(name)
-            self.losses[name] = (
-                loss if past is None else LOSS_MEMORY * past + (1 - LOSS_MEMORY) * loss
+        """Take everything up again."""
+        self.chosen_in, self.credit = int(facts["chosen_in"]), float(facts["credit"])
+        self.lone, self.best_loss = int(facts["lone"]), float(facts["best_loss"])
+        self.told = dict(facts["told"])
+        self.out = set(facts["out"])
+        self.networks = [
+            Candidate(
+                Recipe(**known),
+                memory[f"network-{number}.held_out"],
+                network=State.of_tensors(memory, f"network-{number}."),
             )
-        if self.losses:
-            self.choice = min(self.losses, key=self.losses.__getitem__)
-
-    def _held_out_losses(self) -> dict[str, float]:
-        """Mean loss of every choice on rows that its replica never saw."""
-        if len(self.rows) < 2:
-            return {}
-        choices = ["alone", "mixed", *(f"own {share:g}" for share in OWN_SHARES)]
-        return {name: self._held_out_loss(name) for name in choices}
-
-    def _held_out_loss(self, choice: str) -> float:
-        models = [self._model(choice, fold) for fold in range(len(self.folds))]
-        return held_out_loss(self.federation, models, self.folds)
-
-    def _model(self, choice: str, fold: int | None) -> State:
-        """The model that a choice means, or its replica without a fold."""
-        kind, _, share = choice.partition(" ")
-        state = self.states[Candidate(kind, fold).name]
-        if kind != "own":
-            return state
-        led, part = self.states[LED], float(share)
-        parameters = torch.lerp(led.parameters, state.parameters, part)
-        return State(parameters, state.buffers if part > 0 else led.buffers)
+            for number, known in enumerate(facts["networks"])
+        ]
+        self.weights = {Recipe(**known): float(weight) for known, weight in facts["weights"]}
+        self.best = State.of_tensors(memory, "best.") if "best.parameters" in memory else None
+        fixed = model_of_tensors(memory, "fixed.")
+        assert isinstance(fixed, Blend)
+        self.fixed = fixed
 
 
-@dataclass(frozen=True)
-class Velocity:
-    """The sources' mixed update on a candidate, per unit of time.
+def _moves(candidate: Candidate) -> bool:
+    """Whether a candidate is fitted anew to the led model of every round."""
+    return candidate.recipe.body == LAST and candidate.network is None
 
-    Attributes:
-        velocity: the update over steps x learning rate.
-        time: how long they trained, averaged by their shares.
-    """
 
-    velocity: Tensor
-    time: float
+def _network_of(candidate: Candidate) -> object:
+    """The network that a candidate needs; None for a linear model of the inputs."""
+    return candidate.recipe if candidate.network is not None else candidate.recipe.body or None
 
-    @classmethod
-    def of(cls, news: News) -> Velocity | None:
-        """What the news say of it."""
-        if VELOCITY not in news.tensors:
-            return None
-        return cls(news.tensors[VELOCITY], news.facts[TIME])
 
-    def shared_with(self, change: Tensor, outcome: Outcome) -> Tensor:
-        """Half trust: directions averaged per unit of time, a length between both."""
-        length = outcome.time ** (1 - HALF_TRUST) * self.time**HALF_TRUST
-        own = (1 - HALF_TRUST) / outcome.time * change
-        mixed: Tensor = length * (own + HALF_TRUST * self.velocity)
-        return mixed
+def _one_model(pairs: list[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+    """Those that end up in one plain network: what needs a linear map of the inputs is none."""
+    plain = [(c, w) for c, w in pairs if c.inputs is None]
+    trained = [(c, 1.0) for c, _ in plain if c.network is not None]
+    return trained[:1] or plain
+
+
+def _nothing_to_judge_by() -> dict[str, Any]:
+    return {
+        "choice": f"{LED}, {LAST}",
+        "losses": {},
+        "said": "The sources' model as it is: one label is too few to judge by.",
+    }

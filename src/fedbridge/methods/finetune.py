@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation.federation import Federation
+    from fedbridge.training.state import Model
 
 OFFLINE_EPOCHS = 50
 
@@ -164,10 +165,10 @@ class FinetuneCv(FinetuneOffline):
         return {"choice": asdict(self.choice)}
 
     def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+        self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Take the choice up again."""
-        super().remember(state, memory, facts)
+        super().remember(model, memory, facts)
         self.choice = Choice(**facts["choice"])
 
     def _start(self, name: str) -> State:

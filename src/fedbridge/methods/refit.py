@@ -50,7 +50,6 @@ CHOICE = "choice"
 class Refit(TargetSide):
     """Fits last layers to the target's labels and chooses one by cross-validation."""
 
-    lasts: ClassVar[bool] = False
     names: ClassVar[tuple[str, ...]]
     """The choices, the simplest first: equal losses fall to it."""
 
@@ -137,7 +136,8 @@ class SourceLed(Method):
 
     def _take(self, decision: Decision, record: Record) -> None:
         """Take the fitted model; one that stays with the target leaves the sources' here."""
-        self.state = self.shared if decision.state is None else decision.state
+        own = decision.state
+        self.state = own if isinstance(own, State) else self.shared
         record.evaluation = decision.evaluation
         choice = str(decision.facts["choice"])
         self.choice = self.side.names.index(choice) if choice in self.side.names else None

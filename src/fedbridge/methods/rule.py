@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedbridge.core.geometry import Geometry
     from fedbridge.federation.federation import Federation
     from fedbridge.training.objective import Objective
-    from fedbridge.training.state import State
+    from fedbridge.training.state import Model
 
 
 KEPT, VELOCITY = "kept.", "velocity"
@@ -90,10 +90,10 @@ class RuleMethod(Method):
         return memory if self.velocity is None else {**memory, VELOCITY: self.velocity}
 
     def remember(
-        self, state: State, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
+        self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
     ) -> None:
         """Take the kept mixture and the momentum up again."""
-        super().remember(state, memory, facts)
+        super().remember(model, memory, facts)
         kept = {n.removeprefix(KEPT): value for n, value in memory.items() if n.startswith(KEPT)}
         self.kept = Mix(**kept) if kept else None
         self.velocity = memory.get(VELOCITY)

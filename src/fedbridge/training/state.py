@@ -1,4 +1,7 @@
-"""A model as the federation sees it: one flat vector of parameters, buffers apart; slices of it."""
+"""A model as the federation sees it: one flat vector of parameters, buffers apart; slices of it.
+
+What a target ends up with may be several such models whose outputs are added: a ``Blend``.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,44 @@ class State:
     def moved(self, update: Tensor, buffers: Buffers | None = None) -> State:
         """The model after an update, with new buffers if there are any."""
         return State(self.parameters + update, self.buffers if buffers is None else buffers)
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Models whose outputs are added, with a linear function of the inputs.
+
+        Σ_k s_k f_k(x) + U x + c
+
+    Attributes:
+        members: the models ``f_k``, all of one architecture.
+        scales: (members,) the factors ``s_k``.
+        linear: (outputs, inputs + 1) ``U`` and, as the last column, ``c``; None for nothing.
+    """
+
+    members: tuple[State, ...]
+    scales: Tensor
+    linear: Tensor | None = None
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """The blend as named tensors; ``model_of_tensors`` is the way back."""
+        named = {f"{prefix}scales": self.scales}
+        if self.linear is not None:
+            named[f"{prefix}linear"] = self.linear
+        for number, member in enumerate(self.members):
+            named |= member.tensors(f"{prefix}member-{number}.")
+        return named
+
+
+Model: TypeAlias = State | Blend
+
+
+def model_of_tensors(tensors: Mapping[str, Tensor], prefix: str = "") -> Model:
+    """The model or the blend among named tensors."""
+    if f"{prefix}scales" not in tensors:
+        return State.of_tensors(tensors, prefix)
+    scales = tensors[f"{prefix}scales"]
+    members = (State.of_tensors(tensors, f"{prefix}member-{k}.") for k in range(len(scales)))
+    return Blend(tuple(members), scales, tensors.get(f"{prefix}linear"))
 
 
 def complement(slices: Slices, size: int) -> Slices:

