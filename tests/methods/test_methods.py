@@ -9,7 +9,7 @@ from torch import nn
 
 import fedbridge as fb
 from fedbridge import methods
-from fedbridge.base.errors import OptionError, UnknownNameError
+from fedbridge.base.errors import UnknownNameError
 from fedbridge.evaluation.metrics import measure_predictions
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.methods import alone, finetune
@@ -310,94 +310,6 @@ def test_the_matched_control_weighs_sources_as_the_rule_does():
 def test_a_method_from_a_function_of_a_geometry_is_a_rule():
     made = RuleMethod(federation(), {}, fb.rules.get("fedda"))
     assert made.options == ()
-
-
-class TestAuto:
-    def test_needs_at_least_two_folds(self):
-        with pytest.raises(OptionError, match="folds"):
-            method("auto", federation(), folds=1)
-
-    def test_every_row_is_held_out_once_and_its_replica_never_saw_it(self):
-        side = method("auto", federation(), folds=4).side
-        assert sorted(torch.cat(side.folds).tolist()) == list(range(12))
-        for candidate, (job, _) in zip(side.candidates(), side.trainings(1), strict=True):
-            if candidate.fold is not None:
-                assert not set(job.rows.tolist()) & set(side.folds[candidate.fold].tolist())
-
-    def test_folds_deal_out_every_class(self):
-        made = method("auto", federation(), folds=4)
-        labels = made.federation.task.target.y
-        assert all(sorted(labels[fold].tolist()) == [0, 1, 2] for fold in made.side.folds)
-
-    def test_follows_near_sources(self):
-        result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
-        assert result.history[-1]["choice"] != "alone"
-        assert sum(result.history[-1]["beta"]) > 0.4
-
-    def test_leaves_sources_with_opposite_labels_alone(self):
-        task = blobs(sources=2)
-        for site in task.sources:
-            site.y.copy_((site.y + 1) % 3)
-        options = {**QUICK, "rounds": 15, "lr": 0.3, "batch_size_target": 4}
-        auto, alone, led = (
-            fb.run(task, name, **options).accuracy
-            for name in ("auto", "target-only", "source-only")
-        )
-        assert led < 20
-        assert auto >= alone - 3
-
-    def test_gives_a_hostile_source_little_weight_among_good_ones(self):
-        task = blobs(sources=4)
-        task.sources[2].y.copy_((task.sources[2].y + 1) % 3)
-        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
-        shares = torch.tensor(result.history[-1]["beta"])
-        assert float(shares[2]) < 0.5 * float(shares.mean())
-
-    def test_works_with_one_target_row_per_class(self):
-        corners, y = torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), torch.arange(20) % 2
-        noise = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
-        rows = (corners[y] + 0.3 * noise, y)
-        task = fb.FederatedTask.from_arrays([rows], (corners, torch.arange(2)), rows)
-        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
-        assert result.history[-1]["failures"] == {}
-        assert result.summary["accuracy_last"] == 100
-        assert result.history[-1]["loss"] < 0.5 * result.history[0]["loss"]
-
-    @pytest.mark.parametrize("policy", ["target", "keep", "frozen"])
-    def test_kept_buffers_are_kept_in_every_candidate(self, policy):
-        fed = federation(model=Normed(), method="auto", buffers=policy)
-        made = method("auto", fed)
-        made.run_round(1)
-        mean = "norm.running_mean"
-        for state in (made.led, made.mixed, *made.side.states.values()):
-            kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
-            assert kept == (policy != "target")
-
-    def test_two_candidates_pass_between_all_clients(self):
-        fed = federation(blobs(sources=3))
-        method("auto", fed).run_round(1)
-        model, noise = 4 * fed.blocks.total, 4 * len(fed.blocks)
-        assert fed.bytes_down == (2 * 3 + 2) * model
-        assert fed.bytes_up == (3 * 3 + 2) * model + 4 * noise
-
-    def test_trains_values_too(self):
-        result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})
-        assert result.summary["loss"] < 1.0
-
-    def test_goes_on_alone_when_sources_lead_a_candidate_astray(self):
-        task = line()
-        for site in task.sources:
-            site.y.mul_(1e4)
-        options = {**QUICK, "model": "linear", "rounds": 6, "lr": 0.6, "lr_target": 0.01}
-        auto, alone = (fb.run(task, name, **options) for name in ("auto", "target-only"))
-        assert auto.history[-1]["choice"] == "alone"
-        assert auto.summary["loss"] == pytest.approx(alone.summary["loss"], rel=0.5)
-
-    def test_beta_is_that_of_the_candidate_that_was_chosen(self):
-        result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 4})
-        for round_line in result.history:
-            trust = {"alone": 0.0, "mixed": 0.5}.get(round_line["choice"].split()[0], 1.0)
-            assert sum(round_line["beta"]) == pytest.approx(trust)
 
 
 @pytest.mark.parametrize("wrong", [{"match": "foo"}, {"match": "fedgp", "beta": 1.4}])

@@ -18,7 +18,9 @@ by the run's own optimiser at two learning rates and for several numbers of step
 **Cross-validation.** Up to 20 labels every row is held out by itself, beyond there are ten folds
 (five for networks). A replica takes as many steps as the model that it stands for, and its rows
 are weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes. A row whose
-class has no other label says nothing about a fit without it and has no say. Where noise is drawn
+class has no other label says nothing about a fit without it and has no say. With up to three labels
+per class a replica has lost a good part of what the whole knows of the row's class, and looks for
+more shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``. Where noise is drawn
 anew at every access, fits see two draws of every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the held-out loss of candidate ``c``, summed over the rows (for
@@ -27,7 +29,8 @@ numbers ``n/2 log`` of the mean squared error),
     w_c ∝ π_c exp(−κ ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
-each body), then within. Everything linear in ``φ`` of a body ends up in its last layer, everything
+each body; the sources' model as it is and recalibrated count a quarter, since ``head`` and
+``inputs`` come close to them where they are right), then within. Everything linear in ``φ`` of a body ends up in its last layer, everything
 linear in ``x`` in one linear map: a ``Blend`` of at most three networks; of a linear model one
 linear model.
 """
@@ -72,6 +75,12 @@ RATES, STAGES, PARTS = (0.3, 1.0), (30, 100, 300), (0.5, 1.0)
 NETWORK_FOLDS, NETWORK_BATCH = 5, 16
 EVERY_ROW, FOLDS = 20, 10
 SHARPNESS = 0.35
+FEW, EASE = 3, 1 / 3
+"""Up to so many labels per class the fit to all rows has its ``λ`` times this."""
+
+DOUBT = {LED: 0.25, RECALIBRATED: 0.25}
+"""Weights of families before any loss is seen; of the others 1."""
+
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
 
@@ -188,6 +197,7 @@ class Bench:
             weights.repeat(1, self.draws) / self.draws,
             fold_of.repeat(self.draws),
             torch.full((len(labels) * self.draws,), 1 / self.draws, dtype=torch.float64),
+            EASE if len(labels) <= FEW * (self.classes or 0) else 1.0,
         )
 
     def _weights(self, labels: Tensor, kept: Tensor) -> Tensor:
@@ -391,7 +401,8 @@ class Bench:
         kin = [candidate.recipe.kin for candidate in candidates]
         logs = torch.tensor(
             [
-                SHARPNESS * self.log_likelihood(c.held_out) - math.log(kin.count(c.recipe.kin))
+                SHARPNESS * self.log_likelihood(c.held_out)
+                + math.log(DOUBT.get(c.recipe.family, 1.0) / kin.count(c.recipe.kin))
                 for c in candidates
                 if c.held_out is not None
             ],

@@ -96,6 +96,7 @@ class Rows:
         weights: (folds, n) of a row in the fits of a fold; 0 where it is held out.
         fold_of: (n,) the fold that holds a row out.
         all: (n,) weights in the fit to all.
+        ease: factor of ``λ`` in the fit to all, which has more rows than those without a fold.
     """
 
     labels: Tensor
@@ -103,6 +104,7 @@ class Rows:
     weights: Tensor
     fold_of: Tensor
     all: Tensor
+    ease: float = 1.0
 
     @property
     def truth(self) -> Tensor:
@@ -129,7 +131,7 @@ def ridge(
     """
     folds, solve = len(rows.weights), _squares if rows.classes is None else _logistic
     every = rows.all.expand(len(given), -1)
-    whole = solve(axes, given, strengths, every, rows.truth, None)
+    whole = solve(axes, given, rows.ease * strengths, every, rows.truth, None)
     if not judge:
         return whole, None
     apart = solve(

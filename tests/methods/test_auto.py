@@ -1,0 +1,302 @@
+"""``auto``: candidates are judged by rows they never saw, and the best of them comes out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import Normed, blobs, federation, line, method
+from torch import nn
+
+import fedbridge as fb
+from fedbridge.base.errors import OptionError
+from fedbridge.methods import auto as module
+from fedbridge.methods import candidates
+from fedbridge.methods.auto import LAST, Recipe
+from fedbridge.methods.candidates import ALONE, HEAD, INPUTS, LED, NETWORK, TUNED, Bench, Sum
+from fedbridge.training.blend import Blended
+from fedbridge.training.state import Blend, State, model_of_tensors
+from fedbridge.training.target_side import News
+
+QUICK = {
+    "rounds": 2,
+    "workers": 1,
+    "model": "mlp:8",
+    "lr": 0.1,
+    "batch_size": 8,
+    "batch_size_target": 8,
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_trainings(monkeypatch):
+    monkeypatch.setattr(candidates, "STAGES", (3, 6))
+
+
+def every_candidate(bench):
+    """Of the initial model, and of nobody."""
+    start = bench.federation.initial
+    body = bench.body(LAST, start)
+    tuned = bench.tuned(TUNED, body, start) + bench.tuned(NETWORK, None, start)
+    return [*bench.refit(body), *bench.alone(), *tuned]
+
+
+class TestCrossValidation:
+    def test_needs_at_least_two_folds(self):
+        with pytest.raises(OptionError, match="folds"):
+            method("auto", federation(), folds=1)
+
+    def test_every_row_is_held_out_by_one_fold(self):
+        bench = Bench(federation(), 4)
+        assert sorted(torch.cat(bench.folds).tolist()) == list(range(12))
+        for k, fold in enumerate(bench.folds):
+            held_out = bench.rows.weights[k] == 0
+            assert torch.equal(bench.seen[held_out].sort().values, fold)
+
+    def test_few_rows_are_each_held_out_alone_and_more_in_ten_folds(self):
+        assert [len(f) for f in Bench(federation(blobs(target_rows=12))).folds] == [1] * 12
+        assert len(Bench(federation(blobs(target_rows=60))).folds) == 10
+
+    def test_no_fold_changes_the_shares_of_the_classes(self):
+        bench = Bench(federation(blobs(target_rows=30)), 4)
+        labels = bench.rows.labels
+        for weights in bench.rows.weights:
+            shares = [float(weights[labels == c].sum()) for c in range(3)]
+            assert shares == pytest.approx(torch.bincount(labels).double().tolist())
+
+    def test_a_row_whose_class_is_its_own_has_no_say(self):
+        task = blobs(target_rows=9)
+        labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2])
+        bench = Bench(federation(replace(task, target=replace(task.target, y=labels))))
+        assert bench.counts.tolist() == [True] * 8 + [False]
+
+    def test_replicas_take_as_many_steps_as_the_model_they_stand_for(self, monkeypatch):
+        fed, steps = federation(blobs(target_rows=30)), []
+        run = fed.bench.run
+        monkeypatch.setattr(
+            fed.bench, "run", lambda job, *rest: steps.append(job.plan.steps) or run(job, *rest)
+        )
+        Bench(fed).tuned(TUNED, None, fed.initial)
+        stages = [3] * 6 + [3] * 6  # of five replicas and the model itself, then from 3 to 6
+        assert steps == stages * len(candidates.RATES)
+
+    def test_of_many_rows_a_part_is_seen(self, monkeypatch):
+        monkeypatch.setattr(candidates, "MOST_ROWS", 20)
+        bench = Bench(federation(blobs(target_rows=60)))
+        assert len(bench.seen) == 20
+        assert all(int(torch.isin(bench.seen, fold).sum()) == 4 for fold in bench.folds)
+
+    def test_is_honest(self):
+        """Cross-validated and test accuracy differ by less than two points on the average."""
+        gaps = []
+        for name, options in (("digits-rotation", {"angle": 30.0}), ("digits-contrast", {})):
+            for seed in range(4):
+                task = fb.load_task(name, seed=seed, n_target=60, **options)
+                made = fb.run(task, "source-only", 4, seed, workers=1)
+                fed = federation(task, model=made.model, seed=seed)
+                gaps += signed_gaps(Bench(fed), fed)
+        assert abs(sum(gaps) / len(gaps)) < 2
+
+
+def signed_gaps(bench, fed):
+    """Cross-validated less test accuracy of every linear candidate."""
+    body = bench.body(LAST, fed.initial)
+    found = []
+    for candidate in [*bench.refit(body), *bench.alone()]:
+        right = candidate.held_out.argmax(1) == bench.rows.labels
+        blend = Sum.of(bench, [(candidate, 1.0)]).blend({LAST: fed.initial})
+        found.append(100 * float(right.double().mean()) - fed.measure(blend).accuracy)
+    return found
+
+
+class TestBlend:
+    @pytest.mark.parametrize("model", ["mlp:8", "linear"])
+    def test_is_the_weighted_sum_of_its_candidates(self, model):
+        fed = federation(blobs(target_rows=12), model=model)
+        bench = Bench(fed)
+        found = every_candidate(bench)
+        weights = torch.rand(len(found)).tolist()
+        weighted = list(zip(found, weights, strict=True))
+        total = Sum.of(bench, weighted).blend({LAST: fed.initial})
+        parts = [
+            weight
+            * fed.predict(Sum.of(bench, [(c, 1.0)]).blend({LAST: fed.initial}), fed.task.test)
+            for c, weight in weighted
+        ]
+        outputs = fed.predict(total, fed.task.test)
+        torch.testing.assert_close(outputs, torch.stack(parts).sum(0), atol=1e-4, rtol=1e-4)
+
+    def test_of_a_linear_model_is_a_linear_model(self):
+        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "model": "linear"})
+        assert not isinstance(result.model, Blended)
+
+    def test_has_at_most_three_networks(self):
+        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4})
+        assert isinstance(result.model, Blended)
+        assert len(result.model.members) <= 3
+
+    def test_can_be_one_plain_model(self):
+        task = blobs(target_rows=12)
+        single = fb.run(task, "auto", **{**QUICK, "rounds": 4}, single=True)
+        plain = fb.run(task, "source-only", **QUICK)
+        assert type(single.model) is type(plain.model)
+        assert single.summary["accuracy"] > 60
+
+    def test_is_found_again_in_its_tensors(self):
+        fed = federation()
+        blend = Blend((fed.initial,) * 2, torch.tensor([0.3, 0.7]), torch.randn(3, 3))
+        again = model_of_tensors(blend.tensors("x."), "x.")
+        assert again.tensors().keys() == blend.tensors().keys()
+        torch.testing.assert_close(
+            fed.predict(again, fed.task.test), fed.predict(blend, fed.task.test)
+        )
+
+    def test_a_model_without_a_linear_end_can_take_part(self):
+        class Odd(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(2, 3)
+
+            def forward(self, x):
+                return torch.tanh(self.body(x)) * 3
+
+        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "model": Odd(), "rounds": 4})
+        assert result.summary["accuracy"] > 60
+        assert not any(kin.startswith(HEAD) for kin in result.history[-1]["cv_loss"])
+
+
+class TestRounds:
+    def test_sources_train_once_and_take_at_most_one_probe(self):
+        fed = federation(blobs(sources=3))
+        made = method("auto", fed)
+        model = 4 * fed.blocks.total
+        made.run_round(1)
+        assert fed.bytes_down == (3 + 1) * model
+        fed.begin_round(3)
+        made.run_round(3)
+        assert fed.bytes_down == fed.bytes_up == 3 * model
+
+    def test_choices_come_later_and_later(self, monkeypatch):
+        made, asked = method("auto", federation()), []
+        choose = made.side._choose
+        monkeypatch.setattr(
+            made.side, "_choose", lambda body: asked.append(made.federation.round) or choose(body)
+        )
+        for number in range(1, 21):
+            made.federation.begin_round(number)
+            made.run_round(number)
+        assert asked == [1, 2, 3, 4, 6, 9, 13, 19]
+
+    def test_an_earlier_model_of_the_sources_stays_in_the_choice(self):
+        """Sources that go on to something else lead away; what was good is kept."""
+        task = fb.load_task("digits-none", n_target=30)
+        fed = federation(task, model="mlp")
+        side = method("auto", fed).side
+        good = fb.run(task, "source-only", 4, workers=1, model="mlp")
+        vector = nn.utils.parameters_to_vector(good.model.parameters()).detach()
+        fed.begin_round(1)
+        side.decide(News(State(vector, {}).tensors(), {"work": 0.0}))
+        fed.begin_round(2)
+        decision = side.decide(News(fed.initial.tensors(), {"work": 0.0}))
+        assert torch.equal(side.best.parameters, vector)
+        shares = decision.facts["weights"]
+        assert sum(w for kin, w in shares.items() if kin.endswith("earlier")) > 0.5
+
+    def test_networks_are_trained_when_there_is_work_left(self, monkeypatch):
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
+        rich = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 0.0)
+        poor = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
+        assert set(rich) - set(poor) == {f"{TUNED}, {LAST}", NETWORK}
+
+    def test_sources_rest_when_nothing_needs_them(self):
+        task = blobs(sources=2, target_rows=60)
+        for site in task.sources:
+            site.x.mul_(0)  # nothing can be learned there
+        result = fb.run(task, "auto", **{**QUICK, "model": "linear", "rounds": 16})
+        resting = [any("rest" in note for note in told["notes"]) for told in result.history]
+        if any(resting):
+            first = resting.index(True)
+            assert first >= module.REST_FROM
+            assert all(line["bytes_up"] == 0 for line in result.history[first:])
+
+    def test_the_history_tells_what_it_stands_on(self):
+        last = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4}).history[-1]
+        assert sum(last["weights"].values()) == pytest.approx(1)
+        assert last["choice"] == max(last["weights"], key=last["weights"].get)
+        assert set(last["cv_error"]) == set(last["cv_loss"]) == set(last["weights"])
+        assert "12 labels" in last["said"]
+        assert {kin.split(",")[0] for kin in last["weights"]} >= {LED, HEAD, INPUTS, ALONE}
+
+
+class TestWhatComesOut:
+    def test_follows_near_sources(self):
+        result = fb.run(blobs(), "auto", **{**QUICK, "rounds": 10})
+        assert sum(result.history[-1]["beta"]) > 0.4
+
+    def test_leaves_sources_with_opposite_labels_alone(self):
+        task = blobs(sources=2)
+        for site in task.sources:
+            site.y.copy_((site.y + 1) % 3)
+        options = {**QUICK, "rounds": 15, "lr": 0.3, "batch_size_target": 4}
+        auto, alone, led = (
+            fb.run(task, name, **options).accuracy
+            for name in ("auto", "target-only", "source-only")
+        )
+        assert led < 20
+        assert auto >= alone - 3
+
+    def test_gives_a_hostile_source_little_weight_among_good_ones(self):
+        task = blobs(sources=4)
+        task.sources[2].y.copy_((task.sources[2].y + 1) % 3)
+        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
+        shares = torch.tensor(result.history[-1]["beta"])
+        assert float(shares[2]) < 0.5 * float(shares.mean())
+
+    def test_works_with_one_target_row_per_class(self):
+        corners, y = torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), torch.arange(20) % 2
+        noise = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+        rows = (corners[y] + 0.3 * noise, y)
+        task = fb.FederatedTask.from_arrays([rows], (corners, torch.arange(2)), rows)
+        result = fb.run(task, "auto", **{**QUICK, "rounds": 10})
+        assert result.history[-1]["failures"] == {}
+        assert result.summary["accuracy_last"] == 100
+
+    def test_one_label_is_too_few_to_judge_by(self):
+        task, options = line(), {**QUICK, "model": "linear", "batch_size_target": 1}
+        one = replace(task, target=replace(task.target, x=task.target.x[:1], y=task.target.y[:1]))
+        result = fb.run(one, "auto", **options)
+        assert result.history[-1]["choice"] == f"{LED}, {LAST}"
+        assert "one label" in result.history[-1]["said"]
+
+    @pytest.mark.parametrize("policy", ["target", "keep", "frozen"])
+    def test_kept_buffers_are_kept(self, policy):
+        fed = federation(model=Normed(), method="auto", buffers=policy)
+        made = method("auto", fed)
+        made.run_round(1)
+        mean = "norm.running_mean"
+        members = made.model.members if isinstance(made.model, Blend) else (made.model,)
+        for state in (made.led, *members):
+            kept = torch.equal(state.buffers[mean], fed.initial.buffers[mean])
+            assert kept == (policy != "target")
+
+    def test_trains_values_too(self):
+        result = fb.run(line(), "auto", **{**QUICK, "model": "linear", "rounds": 20})
+        assert result.summary["loss"] < 1.0
+
+    def test_goes_on_alone_when_sources_lead_astray(self):
+        task = line()
+        for site in task.sources:
+            site.y.mul_(1e4)
+        options = {**QUICK, "model": "linear", "rounds": 6, "lr": 0.6, "lr_target": 0.01}
+        auto, alone = (fb.run(task, name, **options) for name in ("auto", "target-only"))
+        assert auto.summary["loss"] < 1.5 * alone.summary["loss"]
+
+    def test_beta_is_the_part_that_sources_have(self):
+        for told in fb.run(blobs(), "auto", **{**QUICK, "rounds": 4}).history:
+            own = sum(w for kin, w in told["weights"].items() if kin.startswith(ALONE))
+            assert sum(told["beta"]) == pytest.approx(1 - own)
+
+
+def test_recipes_are_told_apart_by_family_and_body():
+    assert Recipe(LED, LAST).kin == "led, last"
+    assert Recipe(ALONE).kin == ALONE
