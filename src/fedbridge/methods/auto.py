@@ -11,15 +11,15 @@ weights by held-out loss.
 **A round.** Every source trains once. The target gets the led model and answers with its choice and
 what that is worth; its own model stays with it. In the rounds 1, 2, 4, 8, ... sources and target
 also tell their gradients at the led model (probes), of which the joint rule makes the shares of the
-sources in it: the point of the sources' hull that is nearest to the target's gradient. Shares are
-N − 1 numbers, so that what they know of held-out labels is next to nothing.
+sources in it: the point of the sources' hull that is nearest to the target's gradient. Shares are N
+− 1 numbers, so that what they know of held-out labels is next to nothing.
 
-**Choices** are made in the rounds 1, 2, 3, 4, 6, 9, 13, 19, 28, 42, ..., each half as late again as
-the one before, by all candidates. In between the weights stay, and what is linear is fitted anew to
-the round's led model: that is the model of the round. Two bodies are in the choice: the led model
-of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
-(sources that go on to fit their own looks lead away from the target's). Networks are trained when
-the target's work so far, in rows and steps, stays below twice that of a source; what they cost
+**Choices** among all candidates are made in the same rounds. In between the weights stay, and what
+is linear is fitted anew whenever the led model's outputs for the target's rows have moved by a
+tenth; otherwise the model of a round is that of the round before. Two bodies are in the choice: the
+led model of the round, and of all earlier ones the one whose candidates had the smallest held-out
+loss (sources that go on to fit their own looks lead away from the target's). Networks are trained
+when the target's work so far, in rows and steps, stays below twice that of a source; what they cost
 beyond that is left out, and those in use stay in the choice. From round 8 on, networks whose weight
 is below 0.001 are trained no more; and when everything that needs sources has a smaller weight than
 that in two choices, sources are told to rest.
@@ -73,7 +73,10 @@ if TYPE_CHECKING:
 LAST, BEST = "last", "earlier"
 """The led model of the round, and the best of those before."""
 
-GROWTH = 1.5
+MOVED = 0.1
+"""Relative change of the led model's outputs at which the weighty candidates are fitted anew."""
+
+WEIGHTY = 0.01
 REST_FROM = 8
 MOST_NETWORKS = 3
 SHARE_OF_WORK = 2.0
@@ -277,7 +280,8 @@ class AutoTargetSide(TargetSide):
         self.lone = 0
         self.out: set[str] = set()
         self.weights: dict[Recipe, float] = {}
-        self.fixed = Blend((), torch.zeros(0))
+        self.fixed = self.moving = Blend((), torch.zeros(0))
+        self.outputs = torch.zeros(0)
         self.best: State | None = None
         self.best_loss = math.inf
         self.networks: list[Candidate] = []
@@ -290,20 +294,24 @@ class AutoTargetSide(TargetSide):
         led = State.of_tensors(news.tensors)
         self.credit += SHARE_OF_WORK * news.facts["work"]
         body = self.bench.body(LAST, led)
-        number = self.federation.round
-        due = not self.told or number >= max(self.chosen_in + 1, int(GROWTH * self.chosen_in))
-        fitted: list[Candidate] = []
         if len(self.bench.labelled) < 2:
-            self.weights, self.told = {Recipe(LED, LAST): 1.0}, _nothing_to_judge_by()
-        elif due:
+            return Decision(led, _nothing_to_judge_by())
+        fitted: list[Candidate] = []
+        if not self.told or self.federation.round >= 2 * self.chosen_in:
             fitted = self._choose(body)
-            self.chosen_in = number
-        if not fitted:
+            self.chosen_in = self.federation.round
+        elif self._has_moved(body):
             fitted = self.bench.refit(body, judge=False, only=list(self.weights))
-        weighted = [(c, self.weights[c.recipe]) for c in fitted if c.recipe in self.weights]
-        moving = Sum.of(self.bench, weighted).blend({LAST: led})
-        model = simplest(joined(moving, self.fixed), self.bench)
-        return Decision(model, self.told)
+        if fitted:
+            weighted = [(c, self.weights[c.recipe]) for c in fitted if c.recipe in self.weights]
+            self.moving = Sum.of(self.bench, weighted).blend({LAST: led})
+            self.outputs = body.outputs
+        return Decision(simplest(joined(self.moving, self.fixed), self.bench), self.told)
+
+    def _has_moved(self, body: Body) -> bool:
+        """Whether the led model says something else than when it was last fitted to."""
+        change = (body.outputs - self.outputs).square().sum()
+        return bool(self.weights) and bool(change > MOVED**2 * self.outputs.square().sum())
 
     def _choose(self, body: Body) -> list[Candidate]:
         """Fit and judge all candidates, weigh them, and put down what stays until the next time.
@@ -336,7 +344,7 @@ class AutoTargetSide(TargetSide):
         self._drop(every, weights)
         self.told = self._tell(every, weights)
         self._remember_best(body, own)
-        self.weights = {c.recipe: w for c, w in kept if _moves(c)}
+        self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
         staying = [(c, w) for c, w in kept if not _moves(c)]
         self.fixed = Sum.of(bench, staying).blend(bodies)
         return own
@@ -447,7 +455,8 @@ class AutoTargetSide(TargetSide):
 
     def memory(self) -> dict[str, Tensor]:
         """The best body so far, and what stays as it is until the next choice."""
-        kept = self.fixed.tensors("fixed.")
+        kept = self.fixed.tensors("fixed.") | self.moving.tensors("moving.")
+        kept["outputs"] = self.outputs
         if self.best is not None:
             kept |= self.best.tensors("best.")
         for number, candidate in enumerate(self.networks):
@@ -486,14 +495,22 @@ class AutoTargetSide(TargetSide):
         ]
         self.weights = {Recipe(**known): float(weight) for known, weight in facts["weights"]}
         self.best = State.of_tensors(memory, "best.") if "best.parameters" in memory else None
-        fixed = model_of_tensors(memory, "fixed.")
+        fixed, moving = (model_of_tensors(memory, f"{name}.") for name in ("fixed", "moving"))
         assert isinstance(fixed, Blend)
-        self.fixed = fixed
+        assert isinstance(moving, Blend)
+        self.fixed, self.moving, self.outputs = fixed, moving, memory["outputs"]
 
 
 def _moves(candidate: Candidate) -> bool:
     """Whether a candidate is fitted anew to the led model of every round."""
     return candidate.recipe.body == LAST and candidate.network is None
+
+
+def _weighty(weights: dict[Recipe, float]) -> dict[Recipe, float]:
+    """Weights without the very small ones, whose sum goes to the others."""
+    total, most = sum(weights.values()), max(weights.values(), default=0.0)
+    kept = {recipe: w for recipe, w in weights.items() if w >= WEIGHTY * most}
+    return {recipe: w * total / sum(kept.values()) for recipe, w in kept.items()}
 
 
 def _network_of(candidate: Candidate) -> object:

@@ -16,11 +16,11 @@ at the target alone, exactly and cheaply:
 by the run's own optimiser at two learning rates and for several numbers of steps.
 
 **Cross-validation.** Up to 20 labels every row is held out by itself, beyond there are ten folds
-(five for networks). A replica takes as many steps as the model that it stands for, and its rows
-are weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes. A row whose
-class has no other label says nothing about a fit without it and has no say. With up to three labels
-per class a replica has lost a good part of what the whole knows of the row's class, and looks for
-more shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``. Where noise is drawn
+(five for networks). A replica takes as many steps as the model that it stands for, and its rows are
+weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes. A row whose class
+has no other label says nothing about a fit without it and has no say. With up to three labels per
+class a replica has lost a good part of what the whole knows of the row's class, and looks for more
+shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``. Where noise is drawn
 anew at every access, fits see two draws of every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the held-out loss of candidate ``c``, summed over the rows (for
@@ -30,9 +30,9 @@ numbers ``n/2 log`` of the mean squared error),
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
 each body; the sources' model as it is and recalibrated count a quarter, since ``head`` and
-``inputs`` come close to them where they are right), then within. Everything linear in ``φ`` of a body ends up in its last layer, everything
-linear in ``x`` in one linear map: a ``Blend`` of at most three networks; of a linear model one
-linear model.
+``inputs`` come close to them where they are right), then within. Everything linear in ``φ`` of a
+body ends up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most
+three networks; of a linear model one linear model.
 """
 
 from __future__ import annotations

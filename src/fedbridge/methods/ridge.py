@@ -13,7 +13,8 @@ as many unknowns as rows.
 
 For classes the curvature of a row's loss is at most ½ (Böhning 1992), so in the principal axes the
 diagonal ``max_i w_i S² / 2 + λ`` bounds the curvature of the whole. That is the step size of an
-accelerated gradient method with restarts (O'Donoghue, Candès 2015).
+accelerated gradient method with restarts (O'Donoghue, Candès 2015), in float32: outputs are wanted
+to three digits.
 
 Böhning: Multinomial logistic regression algorithm, Annals of the Institute of Statistical
 Mathematics 44, 1992. O'Donoghue, Candès: Adaptive restart for accelerated gradient schemes,
@@ -171,10 +172,12 @@ def _logistic(
     near: Tensor | None,
 ) -> Tensor:
     """Multinomial logistic regression by accelerated gradient steps, from zero or from near."""
-    rows, across = axes.rows, axes.rows.T.contiguous()
+    rows, given, weights, truth = (t.float() for t in (axes.rows, given, weights, truth))
+    across, strengths = rows.T.contiguous(), strengths.float()
     heaviest, pull = weights.amax(1)[:, None], strengths[:, None, None]
-    bound = (heaviest * axes.sizes.square() / 2 + strengths[:, None])[:, :, None]
-    at = given.new_zeros(len(given), rows.shape[1], given.shape[2]) if near is None else near
+    bound = (heaviest * axes.sizes.float().square() / 2 + strengths[:, None])[:, :, None]
+    at = given.new_zeros(len(given), rows.shape[1], given.shape[2])
+    at = at if near is None else near.float()
     ahead, momentum = at, torch.ones_like(pull)
     for step in range(MOST_STEPS if near is None else MOST_STEPS_FROM_NEAR):
         wrong = weights[:, :, None] * (torch.softmax(given + rows @ ahead, 2) - truth)
@@ -187,4 +190,4 @@ def _logistic(
         at, momentum = now, following
         if step % LOOK_EVERY == LOOK_EVERY - 1 and float((rows @ moved).abs().max()) < SETTLED:
             break
-    return at
+    return at.double()
