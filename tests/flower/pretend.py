@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,19 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
 
 from fedbridge.data.site_package import LocalSite, sites_of
 from fedbridge.flower import FedBridgeStrategy, client_app
+from fedbridge.flower.site import MODEL
+from fedbridge.methods import class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from flwr.clientapp import ClientApp
+    from torch import nn
 
 
 def identify() -> None:
@@ -152,3 +157,12 @@ def run_over_pretended_flower(
     )
     strategy.start(found, num_rounds=rounds)
     return strategy, found
+
+
+def model_at_target(strategy: FedBridgeStrategy, folder: Path, plain: nn.Module) -> nn.Module:
+    """The model that the target has kept; ``plain`` is one as the run names it."""
+    (file,) = (folder / strategy.target / MODEL).rglob("model.safetensors")
+    found = load_file(file)
+    model = class_of(strategy.rule).restore(deepcopy(plain), found)
+    model.load_state_dict(found)
+    return model

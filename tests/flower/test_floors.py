@@ -19,6 +19,7 @@ from fedbridge.flower.messages import RequestError, RunSpec
 from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.state import State
+from fedbridge.training.target_side import News
 
 DOCS = Path(__file__).parents[2] / "docs" / "deploy.md"
 TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]
@@ -119,15 +120,21 @@ class TestTheAttack:
                 {"early_stopping": 1, "validation_fraction": 0.97},
                 (train(10, client=0),),
             ),
-            ({"steps_target": 1, "batch_size_target": 2}, (train(10, client=0),)),
         ],
-        ids=["rows of one class", "all but one set aside", "a model of the target's own"],
+        ids=["rows of one class", "all but one set aside"],
     )
     def test_the_settings_of_a_run_are_no_way_around_them(self, settings, jobs, tmp_path):
         task = task_of(target_rows=21)
         doing = worker(tmp_path, which=0, task=task, method="auto", settings=settings)
         with pytest.raises(RequestError, match="rows in an update"):
             ask(doing, *jobs)
+
+    def test_a_target_does_not_choose_by_a_single_row(self, tmp_path):
+        settings = {"early_stopping": 1, "validation_fraction": 0.97}
+        task = task_of(target_rows=21)
+        doing = worker(tmp_path, which=0, task=task, method="auto", settings=settings)
+        with pytest.raises(RequestError, match="rows to choose by"):
+            doing.decide(1, News(doing.federation.initial.tensors(), {"work": 1.0}))
 
     def test_weights_of_a_job_count_for_nothing(self, tmp_path):
         done = [

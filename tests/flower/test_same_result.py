@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pretend import PretendGrid, nodes_of, run_over_pretended_flower
+from pretend import PretendGrid, model_at_target, nodes_of, run_over_pretended_flower
 from small import Normed, blobs, line, same_model
 
 import fedbridge as fb
@@ -12,9 +12,12 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.data.preparing import AddNoise
 from fedbridge.flower import FedBridgeStrategy
+from fedbridge.models import build_model
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]
+DECIDING = ("auto", "offset", "recalibrate")
+"""Methods whose target decides on a model that stays with it."""
 
 
 def same_history(ours, theirs):
@@ -29,7 +32,11 @@ def same_history(ours, theirs):
 def both(task, method, tmp_path, rounds=2, **options):
     given = {**QUICK, **options}
     strategy, _ = run_over_pretended_flower(task, method, rounds, tmp_path, **given)
-    return fb.run(task, method, rounds, workers=1, **given), strategy.result
+    remote = strategy.result
+    if method in DECIDING:
+        plain = build_model(given["model"], task)
+        remote = replace(remote, model=model_at_target(strategy, tmp_path, plain))
+    return fb.run(task, method, rounds, workers=1, **given), remote
 
 
 def assert_same(pair):
@@ -37,6 +44,13 @@ def assert_same(pair):
     assert same_history(local.history, remote.history)
     assert same_model(local.model, remote.model)
     assert local.accuracy == remote.accuracy
+
+
+def test_which_targets_decide():
+    kinds = {name: methods.class_of(name) for name in TRAVELLING}
+    own = {name for name, kind in kinds.items() if "target_side" in vars(kind)}
+    own |= {name for name, kind in kinds.items() if hasattr(kind, "side")}
+    assert own == {*DECIDING}
 
 
 def test_all_rules_and_auto_travel():
@@ -87,7 +101,21 @@ def test_models_with_buffers(method, policy, tmp_path):
     grid = PretendGrid(nodes_of(task, tmp_path, model=Normed))
     strategy, _ = run_over_pretended_flower(task, method, 2, tmp_path, grid, **options)
     local = fb.run(task, method, 2, workers=1, **options)
-    assert same_model(local.model, strategy.result.model)
+    remote = strategy.result.model
+    if method in DECIDING:
+        remote = model_at_target(strategy, tmp_path, Normed())
+    assert same_model(local.model, remote)
+
+
+def test_the_target_keeps_the_best_model_on_the_rows_set_aside(tmp_path):
+    task = blobs(target_rows=24, shift=2.0)
+    options = {**QUICK, "lr": 1.0, "early_stopping": 3}
+    strategy, _ = run_over_pretended_flower(task, "fedavg", 6, tmp_path, **options)
+    local = fb.run(task, "fedavg", 6, workers=1, **options)
+    losses = [line["validation_loss"] for line in local.history]
+    assert losses[-1] > min(losses), "the last round is not the best"
+    kept = model_at_target(strategy, tmp_path, build_model(QUICK["model"], task))
+    assert same_model(local.model, kept)
 
 
 @pytest.mark.parametrize("method", ["recalibrate", "offset"])
@@ -100,27 +128,30 @@ def test_a_last_layer_is_fitted_where_the_labels_are(method, options, tmp_path):
     assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
 
 
-def test_only_the_fitted_model_and_the_choice_leave_a_target_that_refits(tmp_path):
-    _, grid = run_over_pretended_flower(blobs(), "offset", 2, tmp_path, **QUICK)
+def test_only_the_choice_and_its_worth_leave_a_target_that_refits(tmp_path):
+    strategy, grid = run_over_pretended_flower(blobs(), "offset", 2, tmp_path, **QUICK)
     assert [kind for name, kind in grid.asked if name == "target"] == ["query", *["evaluate"] * 2]
     sent = [content for name, kind, content in grid.sent if (name, kind) == ("target", "evaluate")]
-    assert all({*content} == {"site", "metrics", "arrays"} for content in sent)
+    assert all({*content} == {"site", "metrics"} for content in sent)
+    led = fb.run(blobs(), "source-only", 2, workers=1, **QUICK)
+    assert same_model(led.model, strategy.result.model), "the coordinator has the sources' model"
 
 
 def test_regression(tmp_path):
     assert_same(both(line(), "fedda-joint", tmp_path))
 
 
-def test_one_message_per_site_and_round_and_one_to_measure_the_target(tmp_path):
+def test_one_message_per_source_and_round_and_one_in_which_the_target_decides(tmp_path):
+    """The target's gradient is asked for in the rounds 1, 2 and 4."""
     task = blobs()
-    _, grid = run_over_pretended_flower(task, "auto", 2, tmp_path, **{**QUICK, "evidence": "probe"})
+    _, grid = run_over_pretended_flower(task, "auto", 5, tmp_path, **QUICK)
     everybody = {"target", *task.source_names}
     kinds = [kind for _, kind in grid.asked]
     assert kinds.count("query") == len(everybody)
-    assert dict.fromkeys(everybody, 2) == {
+    assert {"target": 3, **dict.fromkeys(task.source_names, 5)} == {
         name: sum(asked == (name, "train") for asked in grid.asked) for name in everybody
     }
-    assert [name for name, kind in grid.asked if kind == "evaluate"] == ["target", "target"]
+    assert [name for name, kind in grid.asked if kind == "evaluate"] == ["target"] * 5
 
 
 def test_the_noise_of_fedgp_travels_as_a_sketch_and_never_as_models(tmp_path):
@@ -135,12 +166,12 @@ def test_the_noise_of_fedgp_travels_as_a_sketch_and_never_as_models(tmp_path):
     assert sketches[0].size < model.size
 
 
-def test_candidates_and_folds_of_auto_stay_with_the_target(tmp_path):
-    _, grid = run_over_pretended_flower(blobs(), "auto", 1, tmp_path, **QUICK)
+def test_the_model_and_the_candidates_of_auto_stay_with_the_target(tmp_path):
+    """Of its arrays only its gradient and how noisy that is leave, while probes are asked for."""
+    _, grid = run_over_pretended_flower(blobs(), "auto", 3, tmp_path, **QUICK)
     sent = [content for name, _, content in grid.sent if name == "target"]
-    updates = [record for content in sent for record in content if record.startswith("update")]
-    models = [content for content in sent if "arrays" in content]
-    assert (len(updates), len(models)) == (2, 1)
+    arrays = [record for content in sent for record in content.array_records]
+    assert arrays == ["update-0", "noise-0"] * 2
 
 
 def test_bytes_are_those_of_the_messages(tmp_path):

@@ -7,10 +7,12 @@ import pytest
 import torch
 from pretend import PretendGrid, nodes_of, run_over_pretended_flower
 from safetensors.torch import save
-from small import blobs
+from small import blobs, same_model
 
 import fedbridge as fb
+from fedbridge.core.blocks import parameter_vector
 from fedbridge.data.site_package import load_site, save_site, sites_of
+from fedbridge.evaluation.metrics import Evaluation
 from fedbridge.flower.client import discreet
 from fedbridge.flower.messages import (
     RequestError,
@@ -23,6 +25,7 @@ from fedbridge.flower.messages import (
 from fedbridge.flower.site import SiteMemory, SiteWorker
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
+from fedbridge.training.target_side import News
 from fedbridge.workflows.predict import load_model
 
 ORDERS = RunSpec("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {}, {}, "linear")
@@ -31,6 +34,10 @@ ORDERS = RunSpec("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {},
 def worker(tmp_path, which=1, **changes):
     site = sites_of(blobs())[which]
     return SiteWorker(site, replace(ORDERS, **changes), SiteMemory(tmp_path, "r", site.name))
+
+
+def news_of(state):
+    return News(state.tensors(), {"work": 1e4})
 
 
 class TestOrders:
@@ -109,11 +116,35 @@ class TestASiteRefuses:
         with pytest.raises(RequestError, match="models"):
             doing.train(1, [Job(1, LocalPlan(), 0, slot=4)], [doing.federation.initial])
 
-    def test_settling_what_was_never_trained(self, tmp_path):
-        from fedbridge.training.target_side import News
+    @pytest.mark.parametrize(("which", "method"), [(1, "auto"), (0, "fedavg")])
+    def test_to_decide_where_there_is_nothing_to_decide(self, which, method, tmp_path):
+        doing = worker(tmp_path, which, method=method)
+        with pytest.raises(RequestError, match="whose target decides"):
+            doing.decide(1, news_of(doing.federation.initial))
 
-        with pytest.raises(RequestError, match="round 5"):
-            worker(tmp_path, 0, method="auto").decide(5, News())
+    @pytest.mark.parametrize("method", ["auto", "offset"])
+    @pytest.mark.parametrize(
+        "tensors",
+        [
+            lambda known: {**known, "parameters": known["parameters"] * torch.nan},
+            lambda known: {**known, "parameters": known["parameters"][:1]},
+            lambda known: {**known, "parameters": known["parameters"].double()},
+            lambda known: {**known, "scales": torch.ones(1)},
+            lambda known: {},
+        ],
+        ids=["NaN", "another shape", "another type", "an array too many", "nothing"],
+    )
+    def test_news_of_another_model(self, tensors, method, tmp_path):
+        doing = worker(tmp_path, 0, method=method)
+        with pytest.raises(RequestError, match="news of a model"):
+            doing.decide(1, News(tensors(doing.federation.initial.tensors()), {"work": 1.0}))
+        assert not [*tmp_path.rglob("*.safetensors")], "nothing of it is remembered"
+
+    @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "x", None, True, [1]])
+    def test_news_that_are_no_numbers(self, value, tmp_path):
+        doing = worker(tmp_path, 0, method="auto")
+        with pytest.raises(RequestError, match="numbers of at least 0"):
+            doing.decide(1, News(doing.federation.initial.tensors(), {"work": value}))
 
 
 class TestMemory:
@@ -175,13 +206,41 @@ class TestMemory:
 class TestAtTheTarget:
     def test_its_model_is_kept_where_it_is(self, tmp_path):
         task = blobs()
-        strategy, _ = run_over_pretended_flower(
-            task, "auto", 2, tmp_path, model="mlp:8", lr=0.1, batch_size=8
-        )
+        options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+        strategy, _ = run_over_pretended_flower(task, "auto", 2, tmp_path, **options)
         (folder,) = (tmp_path / "target" / "model" / "federation").iterdir()
         kept = load_model(folder).model
-        for name, value in strategy.result.model.state_dict().items():
-            assert torch.equal(kept.state_dict()[name], value)
+        assert same_model(kept, fb.run(task, "auto", 2, workers=1, **options).model)
+        assert not same_model(kept, strategy.result.model), "the coordinator has another one"
+
+    def test_a_round_that_is_asked_for_again_gets_the_same_answer(self, tmp_path):
+        led = worker(tmp_path, 0, method="auto").federation.initial
+
+        def decide(number):
+            moved = led.moved(torch.full_like(led.parameters, 0.1 * number))
+            return worker(tmp_path, 0, method="auto").decide(number, news_of(moved))
+
+        decide(1)
+        for number in (2, 3):
+            ours, theirs = decide(number), decide(number)
+            assert ours.facts == theirs.facts
+            assert ours.evaluation == theirs.evaluation
+            mine, other = ours.state.tensors(), theirs.state.tensors()
+            assert mine.keys() == other.keys()
+            assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+    def test_a_target_that_lost_its_memory_decides_from_the_news_alone(self, tmp_path):
+        doing = worker(tmp_path, 0, method="auto")
+        decision = doing.decide(5, news_of(doing.federation.initial))
+        assert sum(decision.facts["weights"].values()) == pytest.approx(1)
+        assert doing.own_model(5) is not None
+
+    def test_its_own_model_is_the_one_that_is_measured(self, tmp_path):
+        doing = worker(tmp_path, 0, method="offset")
+        decision = doing.decide(2, news_of(doing.federation.initial))
+        assert torch.equal(doing.own_model(3).parameters, decision.state.parameters)
+        assert doing.own_model(1) is None, "the decision came later"
+        assert worker(tmp_path, 0).own_model(3) is None, "fedavg decides nothing"
 
     def test_its_model_is_for_its_owner_only(self, tmp_path):
         options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -211,6 +270,26 @@ class TestAtTheTarget:
         kept = load_model(folder).model.state_dict()
         assert all(torch.equal(kept[k], v) for k, v in first.model.state_dict().items())
 
+    def test_only_a_better_model_takes_the_place_of_the_one_that_is_kept(self, tmp_path):
+        """Better on the rows set aside; a round that comes again is held against those before."""
+        initial = worker(tmp_path, 0).federation.initial
+
+        def kept_after(number, loss):
+            doing = worker(tmp_path, 0)
+            state = initial.moved(torch.full_like(initial.parameters, float(loss)))
+            doing.keep_best(number, state, Evaluation(None, loss))
+            kept = parameter_vector(load_model(doing.memory.model).model)
+            return round(float((kept - initial.parameters).mean()), 3)
+
+        assert kept_after(0, 1.0) == 1.0, "a warm-up round"
+        assert kept_after(1, 5.0) == 5.0
+        assert kept_after(2, 3.0) == 3.0
+        assert kept_after(3, 4.0) == 3.0
+        assert kept_after(4, 2.0) == 2.0
+        assert kept_after(4, 2.5) == 2.5
+        assert kept_after(5, float("nan")) == 2.5
+        assert kept_after(1, 9.0) == 9.0, "a run that begins anew"
+
     def test_another_runs_model_is_not_written_over(self, tmp_path):
         mine = worker(tmp_path, which=0)
         state = mine.federation.initial
@@ -229,6 +308,8 @@ class TestAtTheTarget:
         rounded, _ = run_over_pretended_flower(
             task, method, 4, tmp_path / "b", encoding=encoding, **options
         )
+        if method == "auto":
+            assert exact.result.history[-1]["choice"] == rounded.result.history[-1]["choice"]
         ours, theirs = (
             torch.cat([p.detach().reshape(-1) for p in found.result.model.parameters()])
             for found in (exact, rounded)

@@ -34,16 +34,14 @@ def test_every_record_is_on_the_list_and_of_its_kind_and_size(method, tmp_path):
         for name, record in content.items():
             if re.fullmatch(r"update-\d+", name):
                 assert record["values"].numpy().shape == (size,)
-            elif name == "arrays":
-                assert sum(array.numpy().size for array in record.values()) == size
             elif re.fullmatch(r"noise-\d+", name):
                 assert record["noise"].numpy().shape == (4,)
             elif isinstance(record, MetricRecord):
                 lists = [value for value in record.values() if isinstance(value, list)]
-                assert all(len(value) == 7 for value in lists), "held-out losses of candidates"
+                assert all(len(value) <= 12 for value in lists), "numbers of kinds of candidates"
             else:
                 assert isinstance(record, ConfigRecord)
-                assert all(len(str(value)) < 200 for value in record.values())
+                assert all(len(str(value)) < 300 for value in record.values())
 
 
 def test_the_list_names_nothing_that_could_hold_rows():
@@ -134,10 +132,12 @@ def test_with_differential_privacy_nothing_measured_leaves(tmp_path):
     strategy, _ = run_over_pretended_flower(task, "auto", 2, tmp_path, grid, **QUICK)
     for _, kind, content in grid.sent:
         if kind == "evaluate":
-            assert "arrays" not in content
-            assert set(content["metrics"]) <= {"num-examples"}
+            assert {*content} == {"site", "metrics"}
+            assert {*content["site"]} == {"site", "role"}
+            assert {*content["metrics"]} <= {"num-examples"}
     (first, second) = strategy.result.history
     assert first["accuracy"] is None
+    assert first["choice"] == "withheld"
     assert set(first["epsilon"]) == {"target", *task.source_names}
     assert second["epsilon"]["target"] > first["epsilon"]["target"] > 0
 

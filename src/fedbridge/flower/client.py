@@ -110,15 +110,15 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         number, facts = int(work["round"]), None
         if "decide" in work:
             told = message.content.array_records.get("news", ArrayRecord())
-            decision = worker.decide(number, News(messages.tensors(told), work["decide"]))
+            decision = worker.decide(number, News(messages.tensors(told), dict(work["decide"])))
             assert decision.state is not None
             assert decision.evaluation is not None
             chosen: Model = decision.state
             facts, evaluation = decision.facts, decision.evaluation
         else:
-            chosen = _states(message, worker.layout)[0]
+            chosen = worker.own_model(number) or _states(message, worker.layout)[0]
             evaluation = worker.evaluate(number, chosen)
-        worker.keep_model(chosen, evaluation)
+        worker.keep_best(number, chosen, evaluation)
         if worker.privacy is not None:
             reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:

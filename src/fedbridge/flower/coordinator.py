@@ -32,10 +32,7 @@ from fedbridge.flower.messages import (
     read_evaluation,
     read_result,
 )
-from fedbridge.flower.screening import (
-    Expected,
-    screen_update,
-)
+from fedbridge.flower.screening import Expected, screen_update
 from fedbridge.flower.transport import NoAnswer, Transport
 from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
 from fedbridge.training.state import State
@@ -90,10 +87,9 @@ class FlowerEngine:
         self.network, self.own_training = network, own_training
         self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
         self._buffers = buffer_copies(bench.model)
-        self._names = {*self.layout.parameters, *self.layout.buffers}
         self._settings = spec.run_settings()
         self._notes: list[str] = []
-        self._missed = 0
+        self._missed: set[int] = set()
 
     def open(self, *, slots: int, rows: int) -> None:
         """Nothing to start: nodes are there before a run."""
@@ -133,10 +129,10 @@ class FlowerEngine:
         def read(content: RecordDict) -> Decision:
             return Decision(None, read_choice(content), read_evaluation(content))
 
-        return self._answer(self._ask_target(round, told, read))
+        return self._answer(self._ask_target(round, told, read, needed=True))
 
     def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
-        """Have the target measure a model."""
+        """Have the target measure a model, or its own if it has decided on one before."""
         assert isinstance(state, State)  # a blend is made by the target, which has measured it
         model = arrays(self.layout.arrays(state))
         asked = RecordDict({"arrays": model, "config": self._config(round)})
@@ -176,27 +172,37 @@ class FlowerEngine:
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
-        self._count_misses(answers.get(self.spec.target))
+        if self.spec.target in answers:
+            self._count_misses(round, answers[self.spec.target])
         return answers
 
     def _ask_target(
-        self, round: int, content: RecordDict, read: Callable[[RecordDict], T]
+        self,
+        round: int,
+        content: RecordDict,
+        read: Callable[[RecordDict], T],
+        *,
+        needed: bool = False,
     ) -> T | None:
-        """What the target answers, read and checked; None, and a note, if that is nothing."""
+        """What the target answers, read and checked; None, and a note, if that is nothing.
+
+        A round without an answer that is ``needed`` is one that the target has missed.
+        """
         target = self.spec.target
         self._meet([target])
-        if target not in self.membership.nodes:
-            self._notes.append(f"{target} is not connected: its model was not measured")
-            return None
-        node = self.membership.nodes[target]
-        answer = self.transport.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+        answer: RecordDict | NoAnswer = NoAnswer("is not connected")
+        if target in self.membership.nodes:
+            node = self.membership.nodes[target]
+            answer = self.transport.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+            if isinstance(answer, NoAnswer) and answer.lost:
+                self.membership.lose(target, silent=answer.silent)
+        if needed:
+            self._count_misses(round, answer)
         if isinstance(answer, NoAnswer):
             self._notes.append(f"{target} did not measure its model: {answer.reason}")
-            if answer.lost:
-                self.membership.lose(target, silent=answer.silent)
             return None
         try:
-            check_fields(answer, 0, self._names)
+            check_fields(answer, 0)
             return read(answer)
         except ReplyError as error:
             self._notes.append(f"{target}: its reply was refused: {error}")
@@ -211,11 +217,13 @@ class FlowerEngine:
         self._notes += self.membership.notes
         self.membership.notes = []
 
-    def _count_misses(self, answer: RecordDict | NoAnswer | None) -> None:
-        if answer is None:
-            return
-        self._missed = self._missed + 1 if isinstance(answer, NoAnswer) and answer.lost else 0
-        if self._missed >= PATIENCE:
+    def _count_misses(self, round: int, answer: RecordDict | NoAnswer) -> None:
+        """Count the rounds in a row in which the target was silent; too many end the run."""
+        if isinstance(answer, NoAnswer) and answer.lost:
+            self._missed.add(round)
+        else:
+            self._missed.clear()
+        if len(self._missed) >= PATIENCE:
             raise TargetGoneError(
                 f"Expected the target {self.spec.target!r} to take part, but it has been silent "
                 f"for {PATIENCE} rounds. Everything up to then is kept: start its node again and "

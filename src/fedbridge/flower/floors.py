@@ -102,6 +102,12 @@ class Floors:
             least = min(self.least_rows, self._half(rows))
             self._at_least("least_rows", "rows in an update", least, used)
 
+    def check_choice(self, used: int, rows: int) -> None:
+        """Refuse a choice, whose losses leave, that stands on too few of the site's rows."""
+        self._at_least(
+            "least_rows", "rows to choose by", min(self.least_rows, self._half(rows)), used
+        )
+
     def check_split(self, used: int, rows: int) -> None:
         """Refuse a run that makes a site use hardly any of its rows, and so point at those.
 

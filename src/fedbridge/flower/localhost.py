@@ -19,12 +19,14 @@ from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
+from fedbridge.federation.method import Method
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
 from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
+from fedbridge.flower.site import MODEL
 from fedbridge.methods import check_travels, class_of, usual_options
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import keep_outputs, write_model_card, write_report
@@ -153,7 +155,7 @@ class Rehearsal:
         folder.unseal()
         folder.write_task(self.task, config)
         model = build_model(self.options.get("model") or self.task.model, self.task)
-        tensors = load_file(self._models()[-1])
+        tensors = load_file(self._model_file())
         model = class_of(self.method).restore(model, tensors)
         model.load_state_dict(tensors)
         folder.write_result(model, summary, config)
@@ -164,14 +166,17 @@ class Rehearsal:
             summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
         )
 
-    def _models(self) -> list[Path]:
-        """The coordinator's model and, if it has decided on one itself, the target's; newest last.
+    def _model_file(self) -> Path:
+        """The coordinator's model or, where the target decides on one itself, the target's.
 
-        Nothing of what the target decides on leaves it, but here its folder is at hand.
+        That never leaves the target, but here its folder is at hand.
         """
-        own = self.run_folder.path / "model.safetensors"
-        there = (self.run_folder.path / SITES).rglob("model.safetensors")
-        return [own, *sorted(there, key=lambda file: file.stat().st_mtime_ns)]
+        name, here = "model.safetensors", self.run_folder.path
+        side = class_of(self.method).target_side
+        if side.__func__ is Method.target_side.__func__:  # type: ignore[attr-defined]
+            return here / name
+        kept = (here / SITES / file_name(self.task.target.name) / MODEL).rglob(name)
+        return max(kept, key=lambda file: file.stat().st_mtime_ns, default=here / name)
 
     def _write_end(self, model: nn.Module, summary: dict[str, Any], last: int) -> None:
         """What a finished run has besides; the test rows are here, not at the coordinator."""

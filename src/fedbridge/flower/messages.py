@@ -258,7 +258,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
     r"metrics-\d+": tuple(SCALARS),
-    r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT, "rest"),
+    r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "rest"),
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
@@ -431,6 +431,8 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
         if numbers:
             named = zip(names, numbers, strict=True)
             told[name] = {printable(one)[:CHOICE]: float(number) for one, number in named}
+    if not all(0 <= weight <= 1 for weight in told.get("weights", {}).values()):
+        raise ReplyError("its choice has weights that are not between 0 and 1")
     if names and not told["losses"]:
         raise ReplyError("its choice is incomplete")
     return told

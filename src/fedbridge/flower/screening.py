@@ -3,7 +3,7 @@
 A reply comes from outside: from a broken program or from somebody who wants the model spoilt. A
 bad one costs the round one site, never the round: ``screen_update`` says in one sentence what is
 wrong with it. Which updates stand out among the others is asked wherever sites are, in
-``federation``.
+``federation``. A target looks in the same way at the model on which it is asked to decide.
 
 What the coordinator knows beforehand is compared exactly, above all steps and learning rate: an
 update is rescaled by them, so that a tiny learning rate would turn a short update into a long one.
@@ -124,14 +124,9 @@ def screen_update(
     )
 
 
-def screen_model(
-    arrays: Mapping[str, Tensor], parameters: Mapping[str, tuple[int, ...]], buffers: Shapes
-) -> str | None:
-    """What is wrong with a whole model that a site sends; None if nothing is."""
-    layout = {name: (torch.float32, shape) for name, shape in parameters.items()}
-    return _tensors_complaint("array", arrays, {**layout, **buffers}) or _variances_complaint(
-        arrays
-    )
+def screen_news(tensors: Mapping[str, Tensor], expected: Shapes) -> str | None:
+    """What is wrong with the model that a coordinator tells a target of; None if nothing is."""
+    return _tensors_complaint("array", tensors, expected) or _variances_complaint(tensors)
 
 
 def _scalars_complaint(report: Outcome, expected: Expected) -> str | None:

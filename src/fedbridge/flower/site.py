@@ -4,7 +4,8 @@ A site sees the federation as everybody does, except that only its own rows are 
 knows how messages travel.
 
 In a deployment every message starts a new process, and a node that was restarted is a new node to
-Flower. So what must last (candidates of ``auto``, what rounding lost) is on the site's own disk.
+Flower. So what must last (the target's own model and its candidates, the smallest validation loss,
+what rounding lost) is on the site's own disk.
 Records are kept per round, the last two of each kind: a coordinator that goes back to its last
 checkpoint asks for a round again, and finds what that round started from.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +32,13 @@ from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
+from fedbridge.flower.screening import screen_news, types_and_shapes
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.folder import FORMAT, RunFolder
 from fedbridge.training.blend import module_of
 from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult, Job
+from fedbridge.training.state import model_of_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +116,11 @@ LARGEST_SYSTEM = 10**6
 UNEVEN = 100
 """Rows whose weight is less than the largest over this hardly count."""
 
-SIDE, ROUNDING = "home", "rounding"
+SIDE, BEST, ROUNDING = "side", "best", "rounding"
+"""Kinds of records."""
+
+OWN, MEMORY = "own.", "memory."
+"""In the record of a decision: the target's model, and what its side remembers."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,9 @@ class SiteWorker:
     def decide(self, round: int, news: News) -> Decision:
         """Let the target's side decide, from what it remembers, and measure what it chose."""
         self.floors.count(self.memory.root / ASKED, "measure")
+        self._check_news(news)
+        rows, used = len(self.site.train), self.federation.target_rows
+        self.floors.check_choice(rows if used is None else len(used), rows)
         self.federation.begin_round(round)
         side = self._make_side()
         if side is None:
@@ -228,16 +239,42 @@ class SiteWorker:
             self.memory.forget(SIDE)
         past = self.memory.load(SIDE, before=round)
         if past is not None:
-            side.remember(past.tensors, past.facts)
+            known = past.tensors.items()
+            memory = {k.removeprefix(MEMORY): v for k, v in known if k.startswith(MEMORY)}
+            side.remember(memory, past.facts)
         decision = side.decide(news)
-        self.memory.save(SIDE, round, side.memory(), side.facts())
-        assert decision.state is not None
-        return replace(decision, evaluation=self.federation.evaluate(round, decision.state))
+        own = decision.state
+        assert own is not None
+        memory = {f"{MEMORY}{name}": value for name, value in side.memory().items()}
+        self.memory.save(SIDE, round, {**memory, **own.tensors(OWN)}, side.facts())
+        return replace(decision, evaluation=self.federation.evaluate(round, own))
 
-    def evaluate(self, round: int, state: State) -> Evaluation:
+    def own_model(self, round: int) -> Model | None:
+        """The model that the target has decided on, up to a round; None if there is none."""
+        if round < 1 or self._make_side() is None:
+            return None
+        past = self.memory.load(SIDE, before=round + 1)
+        return None if past is None else model_of_tensors(past.tensors, OWN)
+
+    def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth to the target."""
         self.floors.count(self.memory.root / ASKED, "measure")
         return self.federation.evaluate(round, state)
+
+    def keep_best(self, round: int, state: Model, evaluation: Evaluation) -> None:
+        """Keep the model of a round; where rows are set aside, only if it is the best on them."""
+        loss = evaluation.validation
+        if loss is not None and round >= 1:
+            if round == 1:
+                self.memory.forget(BEST)
+            past = self.memory.load(BEST, before=round)
+            least = math.inf if past is None else float(past.facts["loss"])
+            if past is not None and not loss < least:
+                self.memory.save(BEST, round, {}, past.facts)
+                return
+            if loss < least:
+                self.memory.save(BEST, round, {}, {"loss": loss})
+        self.keep_model(state, evaluation)
 
     def keep_model(self, state: Model, evaluation: Evaluation) -> None:
         """Keep the target's model where the target is, ready for ``fedbridge predict``.
@@ -279,6 +316,16 @@ class SiteWorker:
         kept.seal()
         for file in kept.path.iterdir():
             file.chmod(PRIVATE)
+
+    def _check_news(self, news: News) -> None:
+        """Refuse news of another model than this run's, or of one that is none."""
+        wanted = types_and_shapes(self.federation.initial.tensors())
+        complaint = screen_news(news.tensors, wanted)
+        if complaint is not None:
+            raise RequestError(f"Expected news of a model of this run, but: {complaint}.")
+        numbers = [*news.facts.values()]
+        if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers):
+            raise RequestError("Expected numbers of at least 0 in the news, but got others.")
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
