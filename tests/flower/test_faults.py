@@ -122,6 +122,12 @@ def test_a_target_that_is_restarted_as_a_new_node_goes_on(method, when, tmp_path
         assert third["cv_loss"]
 
 
+def test_a_target_that_will_not_decide_ends_the_run_with_its_reason(tmp_path):
+    settings = {"early_stopping": 9, "validation_fraction": 0.9}
+    with pytest.raises(TargetGoneError, match="rows to choose by"):
+        run("offset", tmp_path, lambda grid: None, rounds=9, task=blobs(target_rows=24), **settings)
+
+
 def test_a_target_whose_gradient_is_lost_decides_all_the_same(tmp_path):
     def change(grid):
         node(grid, "target").spoil = at_training(2, lambda question, answer: None)

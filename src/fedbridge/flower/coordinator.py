@@ -57,7 +57,7 @@ PATIENCE = 3
 
 
 class TargetGoneError(FedbridgeError):
-    """The target has been silent for too long; everything up to then is kept."""
+    """The target has taken no part for too long; everything up to then is kept."""
 
 
 class FlowerEngine:
@@ -173,7 +173,8 @@ class FlowerEngine:
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
         if self.spec.target in answers:
-            self._count_misses(round, answers[self.spec.target])
+            own = answers[self.spec.target]
+            self._count_misses(round, own if isinstance(own, NoAnswer) and own.lost else None)
         return answers
 
     def _ask_target(
@@ -197,7 +198,7 @@ class FlowerEngine:
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(target, silent=answer.silent)
         if needed:
-            self._count_misses(round, answer)
+            self._count_misses(round, answer if isinstance(answer, NoAnswer) else None)
         if isinstance(answer, NoAnswer):
             self._notes.append(f"{target} did not measure its model: {answer.reason}")
             return None
@@ -217,17 +218,17 @@ class FlowerEngine:
         self._notes += self.membership.notes
         self.membership.notes = []
 
-    def _count_misses(self, round: int, answer: RecordDict | NoAnswer) -> None:
-        """Count the rounds in a row in which the target was silent; too many end the run."""
-        if isinstance(answer, NoAnswer) and answer.lost:
-            self._missed.add(round)
-        else:
+    def _count_misses(self, round: int, miss: NoAnswer | None) -> None:
+        """Count the rounds in a row that the target has missed; too many end the run."""
+        if miss is None:
             self._missed.clear()
+            return
+        self._missed.add(round)
         if len(self._missed) >= PATIENCE:
             raise TargetGoneError(
-                f"Expected the target {self.spec.target!r} to take part, but it has been silent "
-                f"for {PATIENCE} rounds. Everything up to then is kept: start its node again and "
-                f"resume the run."
+                f"Expected the target {self.spec.target!r} to take part, but it has not for "
+                f"{PATIENCE} rounds ({miss.reason}). Everything up to then is kept: start its node "
+                f"again and resume the run."
             )
 
     def _results(
