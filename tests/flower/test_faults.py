@@ -253,22 +253,22 @@ def test_a_coordinator_that_is_killed_after_a_decision_resumes_to_the_same_bits(
     ]
 
 
-def update_of(change, name="update-0"):
+def update_of(change):
     def spoil(question, answer):
-        values = answer.content.array_records[name]["values"].numpy()
+        values = answer.content.array_records["update-0"]["values"].numpy()
         spoilt = change(torch.from_numpy(values.copy()))
-        answer.content[name] = ArrayRecord({"values": spoilt})
+        answer.content["update-0"] = ArrayRecord({"values": spoilt})
         return answer
 
     return spoil
 
 
-def bytes_of(data, record="update-0"):
+def bytes_of(data):
     """Bytes where an array should be: the site's own choice, like all that it sends."""
 
     def spoil(question, answer):
         array = Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=data)
-        answer.content[record] = ArrayRecord({"values": array})
+        answer.content["update-0"] = ArrayRecord({"values": array})
         return answer
 
     return spoil

@@ -73,6 +73,8 @@ def run_command(args: Namespace) -> int:
     else:
         console = shared.results()
         console.print(summary_table(result.summary))
+        if "said" in result.history[-1]:
+            console.print(result.history[-1]["said"])
         page = out / "report.html"
         console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
     return 0

@@ -15,11 +15,11 @@ sources in it: the point of the sources' hull that is nearest to the target's gr
 − 1 numbers, so that what they know of held-out labels is next to nothing.
 
 **Choices** among all candidates are made in the same rounds. In between the weights stay, and what
-is linear is fitted anew whenever the led model's outputs for the target's rows have moved by a
-tenth; otherwise the model of a round is that of the round before. Two bodies are in the choice: the
-led model of the round, and of all earlier ones the one whose candidates had the smallest held-out
-loss (sources that go on to fit their own looks lead away from the target's). Networks are trained
-when the target's work so far, in rows and steps, stays below twice that of a source; what they cost
+is linear is fitted anew whenever the led model's outputs for the target's rows have moved by 3%;
+otherwise the model of a round is that of the round before. Two bodies are in the choice: the led
+model of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
+(sources that go on to fit their own looks lead away from the target's). Networks are trained when
+the target's work so far, in rows and steps, stays below twice that of a source; what they cost
 beyond that is left out, and those in use stay in the choice. From round 8 on, networks whose weight
 is below 0.001 are trained no more; and when everything that needs sources has a smaller weight than
 that in two choices, sources are told to rest.
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 LAST, BEST = "last", "earlier"
 """The led model of the round, and the best of those before."""
 
-MOVED = 0.1
+MOVED = 0.03
 """Relative change of the led model's outputs at which the weighty candidates are fitted anew."""
 
 WEIGHTY = 0.01
@@ -433,25 +433,29 @@ class AutoTargetSide(TargetSide):
             return f"{sentence}."
         every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
         by_itself = weights * alone / (weights * alone).sum().clamp(min=1e-300)
-        worth = self._worth(torch.einsum("c,cik->ik", weights, every)) - self._worth(
-            torch.einsum("c,cik->ik", by_itself, every)
-        )
-        unit = "points" if self.bench.classes else "% of the loss"
-        if abs(worth) < 0.5:
-            return f"{sentence}; joining made no difference (cross-validated)."
+        mixed, own = (torch.einsum("c,cik->ik", w, every) for w in (weights, by_itself))
+        worth, error = self._gain(mixed, own)
+        unit = "points" if self.bench.classes else "% of the squared error"
+        told = f"{abs(worth):.0f} ± {error:.0f} {unit}"
+        if abs(worth) < 2 * error or abs(worth) < 1:
+            return (
+                f"{sentence}; these do not tell it from training alone ({told}, cross-validated)."
+            )
         made = "was worth" if worth > 0 else "cost"
-        return (
-            f"{sentence}; joining {made} {abs(worth):.0f} {unit} against training alone "
-            f"(cross-validated)."
-        )
+        return f"{sentence}; joining {made} {told} against training alone (cross-validated)."
 
-    def _worth(self, held_out: Tensor) -> float:
-        """Accuracy in %, or 100 times the logarithm of one over the loss."""
+    def _gain(self, ours: Tensor, theirs: Tensor) -> tuple[float, float]:
+        """How much better held-out outputs are than others, in % of the rows, and the error."""
         bench = self.bench
         if bench.classes is None:
-            return -100 * math.log(max(float(bench.losses(held_out).mean()), 1e-30))
-        right = held_out[bench.counts].argmax(1) == bench.rows.labels[bench.counts]
-        return 100 * float(right.double().mean())
+            wrong = bench.losses(theirs)
+            gains = 100 * (wrong - bench.losses(ours)) / wrong.mean().clamp(min=1e-30)
+        else:
+            labels = bench.rows.labels[bench.counts]
+            right = [(o[bench.counts].argmax(1) == labels).double() for o in (ours, theirs)]
+            gains = 100 * (right[0] - right[1])
+        spread = float(gains.std()) if len(gains) > 1 else math.inf
+        return float(gains.mean()), spread / (len(gains) / bench.draws) ** 0.5
 
     def memory(self) -> dict[str, Tensor]:
         """The best body so far, and what stays as it is until the next choice."""

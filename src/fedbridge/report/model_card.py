@@ -101,6 +101,8 @@ def _what_it_is(record: RunRecord) -> list[str]:
         f"Rounds: {summary['rounds']}{early}; seed {config['seed']}",
         f"Made with fedbridge {_text(summary['version'])}",
     ]
+    if record.said is not None:
+        facts.insert(2, f"What it is made of: {_text(record.said)}")
     return [purpose, _bullets(facts)]
 
 

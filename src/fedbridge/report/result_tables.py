@@ -45,10 +45,24 @@ ROUND_MEASURES: dict[str, tuple[str, int | None]] = {
 def run_tables(record: RunRecord) -> list[Table]:
     """All tables of a run, finished or not."""
     tables = [measures_table(record), sites_table(record), rounds_table(record)]
+    if record.candidates:
+        tables.append(candidates_table(record))
     found = record.diagnosis
     if found is not None and found.confusion is not None:
         tables += [classes_table(record, found), confusion_table(record, found.confusion)]
     return tables
+
+
+def candidates_table(record: RunRecord) -> Table:
+    """What the target chose among, the weightiest first."""
+    columns = (
+        Column("candidate", heading="Candidate"),
+        Column("held-out loss", "number", digits=3, heading="Held-out loss"),
+        Column("standard error", "number", digits=3, heading="±"),
+        Column("weight", "number", digits=3, heading="Weight"),
+    )
+    rows = sorted(record.candidates, key=lambda row: (-(row[3] or 0.0), row[1]))
+    return Table("candidates", "What the target chose from", columns, tuple(rows))
 
 
 def measures_table(record: RunRecord) -> Table:

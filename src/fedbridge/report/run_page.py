@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
-from fedbridge.report.charts import INK, Chart
+from fedbridge.report.charts import INK, Chart, styles
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
@@ -28,6 +28,7 @@ from fedbridge.report.page import (
 )
 from fedbridge.report.reproduce import again
 from fedbridge.report.result_tables import (
+    candidates_table,
     classes_table,
     measures_table,
     ranked,
@@ -62,6 +63,9 @@ SHOWN_SITES = 25
 LISTED = 500
 """Tables of rounds show at most so many rows; ``history.jsonl`` has them all."""
 
+WEIGHTY = 6
+"""The chart of weights shows so many candidates."""
+
 STEPS = 100
 """Thresholds that a reader can choose from, from 0 to 1."""
 
@@ -74,6 +78,7 @@ def run_page(record: RunRecord) -> Page:
         markup(_verdict(record), _tiles(record)),
         (
             Section("Over the rounds", tuple(_curves(record))),
+            *_choice(record),
             _sites(record),
             _tested(record),
             _events(record),
@@ -104,6 +109,7 @@ def _verdict(record: RunRecord) -> Html:
     return markup(
         paragraph(f"{who}: {reached}", class_="verdict"),
         note(_standing(record), on, explained, "."),
+        None if record.said is None else paragraph(record.said, class_="note"),
         _evidence(record),
         _untested(record),
     )
@@ -198,6 +204,35 @@ def _accuracy_chart(record: RunRecord, warm: str) -> Chart | None:
         y_label="test accuracy in %",
         note=f"{shaded} {warm}".strip(),
     )
+
+
+def _choice(record: RunRecord) -> list[Section]:
+    """What the target chose from, if it did."""
+    if not record.candidates:
+        return []
+    weighted = {line["round"]: line["weights"] for line in record.trained if line.get("weights")}
+    shares = {name: [w.get(name) for w in weighted.values()] for name, *_ in record.candidates}
+    heavy = sorted(shares, key=lambda name: -(shares[name][-1] or 0.0) if shares[name] else 0.0)
+    heavy, colours = heavy[:WEIGHTY], styles(WEIGHTY)
+    chart = line_chart(
+        "weights",
+        "Weights of the candidates",
+        [
+            Series(name, tuple(zip(weighted, shares[name], strict=True)), colour)
+            for name, colour in zip(heavy, colours, strict=False)
+        ],
+        x_label="round",
+        y_label="weight",
+        least=0.0,
+        note="Weights change in the rounds in which the target chooses anew.",
+    )
+    explained = note(
+        "Held-out loss: on the target's labelled rows, each judged by a replica that never saw it. "
+        "The answers of all candidates are added with these weights; what is called earlier starts "
+        "from the sources' model of an earlier round."
+    )
+    parts = (chart if weighted else None, candidates_table(record), explained)
+    return [Section("What the target chose from", parts)]
 
 
 def _sites(record: RunRecord) -> Section:
