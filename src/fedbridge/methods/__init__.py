@@ -14,9 +14,7 @@ from fedbridge.methods.alone import AloneForest, AloneLogistic
 from fedbridge.methods.apfl import Apfl
 from fedbridge.methods.auto import Auto
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
-from fedbridge.methods.ditto import Ditto
 from fedbridge.methods.fada import FADA
-from fedbridge.methods.fedprox import FedProx
 from fedbridge.methods.fedrep import FedRep
 from fedbridge.methods.finetune import FinetuneCv, FinetuneOffline
 from fedbridge.methods.generalisation import CORAL, ERM, IRM, GroupDRO, Mixup
@@ -25,6 +23,7 @@ from fedbridge.methods.knn_per import KnnPer
 from fedbridge.methods.mme import MME
 from fedbridge.methods.offset import Offset
 from fedbridge.methods.pfedfda import PFedFDA
+from fedbridge.methods.proximal import Ditto, FedProx
 from fedbridge.methods.recalibrate import Recalibrate
 from fedbridge.methods.rule import RuleMethod
 

@@ -204,7 +204,9 @@ class Auto(Method):
             record.notes.append("no source came back: the led model stays as it was")
             return 0.0
         present = [sources[k] - 1 for k in there]
-        if probes and outcomes[n].failure is None:
+        if probes and outcomes[n].failure is not None:
+            record.notes.append(f"the target told no gradient ({outcomes[n].failure})")
+        elif probes:
             picked = [n + 1 + k for k in there]
             self._learn(outcomes[n], rows[n], [outcomes[k] for k in picked], rows[picked], present)
         shares = self._shares(present)
@@ -476,7 +478,7 @@ class AutoTargetSide(TargetSide):
             "chosen_in": self.chosen_in,
             "credit": self.credit,
             "lone": self.lone,
-            "best_loss": self.best_loss,
+            "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "told": self.told,
             "out": sorted(self.out),
             "networks": [asdict(candidate.recipe) for candidate in self.networks],
@@ -486,7 +488,8 @@ class AutoTargetSide(TargetSide):
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take everything up again."""
         self.chosen_in, self.credit = int(facts["chosen_in"]), float(facts["credit"])
-        self.lone, self.best_loss = int(facts["lone"]), float(facts["best_loss"])
+        loss = facts["best_loss"]
+        self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
         self.out = set(facts["out"])
         self.networks = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.training.state import Model, State
@@ -27,7 +28,8 @@ class Blended(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
         self.register_buffer(SCALES, torch.ones(len(members)))
-        self.linear = None if linear is None else nn.Linear(*linear)
+        # Values come from elsewhere: random ones would be drawn from the user's numbers.
+        self.linear = None if linear is None else skip_init(nn.Linear, *linear)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum."""

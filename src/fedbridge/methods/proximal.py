@@ -1,6 +1,9 @@
-"""Ditto: a personal model for the target, held near the global one.
+"""Proximal terms: training that is held near the global model.
 
-The global model ``w`` is FedAvg's. Beside it the target trains its own,
+**FedProx.** Every client minimises ``f_i(w) + (μ/2) ‖w − w_t‖²`` from the global model ``w_t``; the
+results are averaged as FedAvg averages. The pull is in the gradient, as in the authors' code.
+
+**Ditto.** The global model ``w`` is FedAvg's. Beside it the target trains its own,
 
     min_v  f_T(v) + (λ/2) ‖v − w_t‖² ,
 
@@ -8,8 +11,9 @@ with ``w_t`` the global model at the round's start and the pull in the gradient,
 code has it. ``λ = 0`` is local training, a large ``λ`` (and a step that it allows) the global
 model. Here only the target has a personal model: the sources' would change nothing for it.
 
-Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization,
-ICML 2021.
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
+MLSys 2020. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through
+Personalization, ICML 2021.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedbridge.core import rules
 from fedbridge.federation.method import Method, Record
+from fedbridge.methods.rule import RuleMethod
 from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Proximal
 
@@ -26,7 +32,26 @@ if TYPE_CHECKING:
 
     from fedbridge.federation.federation import Federation
 
-PENALTY = 1.0
+FEDPROX_PENALTY, DITTO_PENALTY = 0.01, 1.0
+
+
+class FedProx(RuleMethod):
+    """FedAvg with a pull of every client towards the global model, ``penalty`` 0.01.
+
+    Options:
+        penalty: strength of the pull towards the global model (0.01).
+    """
+
+    options: ClassVar[tuple[str, ...]] = ("penalty",)
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation, {}, rules.get("fedavg"))
+        settings = federation.settings
+        self.objective = Proximal.checked(
+            options.get("penalty", FEDPROX_PENALTY),
+            settings.source_plan(warm=False),
+            settings.target_plan(warm=False),
+        )
 
 
 class Ditto(Method):
@@ -43,7 +68,7 @@ class Ditto(Method):
         super().__init__(federation, options)
         self.shared = federation.initial
         self.pull = Proximal.checked(
-            options.get("penalty", PENALTY), federation.settings.target_plan(warm=False)
+            options.get("penalty", DITTO_PENALTY), federation.settings.target_plan(warm=False)
         )
 
     def room(self) -> tuple[int, int]:
