@@ -86,7 +86,7 @@ STEP_IN_ROWS = 64
 MEMORY = 0.7
 """Weight of the past in the running average of the evidence about the sources."""
 
-CAUTION = 0.1
+CAUTION = 1.0
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
 
 WORDS = {

@@ -481,7 +481,12 @@ class Sum:
         members += [network for network, _ in self.networks]
         scales += [weight for _, weight in self.networks]
         factors = torch.tensor(scales, dtype=torch.float32)
-        return Blend(tuple(members), factors, None if linear is None else linear.float())
+        return Blend(tuple(members), factors, None if linear is None else _laid_out(linear))
+
+
+def _laid_out(linear: Tensor) -> Tensor:
+    """In the order in which it will be read from a file, so that the same bits come of it."""
+    return linear.float().contiguous()
 
 
 def _added(total: Tensor | None, more: Tensor) -> Tensor:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 GENERATION = 1
 """Counts changes of the code after which the same run has another result."""
+
+CHANGED = {"auto": 2}
+"""The same of single methods."""
+
 NO_MATTER = ("workers",)
 """Options that change no result."""
 
@@ -60,7 +64,7 @@ class CellSpec:
                 f"Expected plain values, which a key can be made of, but {objects[0]!r} is an "
                 f"object: name it, as in model='module:function'."
             )
-        return {"generation": GENERATION, **plain}
+        return {"generation": CHANGED.get(self.method, GENERATION), **plain}
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
+from torch.nn import functional
 
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
 from fedbridge.training.state import Model, State
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LINEAR, SCALES = "linear.weight", "scales"
+
+
+class LinearMap(nn.Module):
+    """A linear layer of zeros: that of torch would draw values from the user's random numbers."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``U x + c``."""
+        return functional.linear(x, self.weight, self.bias)
 
 
 class Blended(nn.Module):
@@ -28,8 +41,7 @@ class Blended(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
         self.register_buffer(SCALES, torch.ones(len(members)))
-        # Values come from elsewhere: random ones would be drawn from the user's numbers.
-        self.linear = None if linear is None else skip_init(nn.Linear, *linear)
+        self.linear = None if linear is None else LinearMap(*linear)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum."""
