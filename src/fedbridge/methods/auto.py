@@ -137,6 +137,12 @@ class Auto(Method):
         """Start from the initial model or the one after the warm-up."""
         self.state = self.led = state
 
+    def warm_up(self, round: int) -> dict[str, str]:
+        """The led model is what the sources have made so far."""
+        failures = super().warm_up(round)
+        self.led = self.state
+        return failures
+
     def run_round(self, round: int) -> Record:
         """Sources move the led model, and the target chooses."""
         begun = time.perf_counter()
@@ -334,11 +340,13 @@ class AutoTargetSide(TargetSide):
             others += self._alone
         steps, rows = bench.tuning_steps()
         price = float(steps * (rows + STEP_IN_ROWS))
-        for family, start, at in ((TUNED, body.state, body), (NETWORK, initial, None)):
+        better = self.best is not None and self.best_loss < self._smallest_loss(own)
+        name = BEST if better and BEST in bodies else LAST
+        for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
             if self.credit >= price and family not in self.out:
                 self.credit -= price
                 others = [c for c in others if c.recipe.family != family]
-                others += bench.tuned(family, at, start)
+                others += bench.tuned(family, of, start)
         every = [*own, *others]
         weights = bench.weigh(every)
         kept = self._few(every, weights)
@@ -391,12 +399,14 @@ class AutoTargetSide(TargetSide):
 
     def _remember_best(self, body: Body, own: Sequence[Candidate]) -> None:
         """Keep the body whose candidates are best of all rounds so far."""
-        loss = min(
-            float(self.bench.losses(c.held_out).mean()) for c in own if c.held_out is not None
-        )
+        loss = self._smallest_loss(own)
         if loss <= self.best_loss:
             self.best, self.best_loss = body.state, loss
             self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
+
+    def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
+        judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
+        return min(float(losses.mean()) for losses in judged)
 
     def _tell(self, candidates: Sequence[Candidate], weights: Tensor) -> dict[str, Any]:
         """What the history says of the choice: the families, and a sentence."""

@@ -306,9 +306,9 @@ class Bench:
             return None
         return Axes.of(self._every_draw(INPUTS), standardise=self.is_table)
 
-    def tuned(self, family: str, body: Body | None, start: State) -> list[Candidate]:
-        """The network trained on from ``start``, at every rate, for every number of steps."""
-        federation, name = self.federation, "" if body is None else body.name
+    def tuned(self, family: str, name: str, start: State) -> list[Candidate]:
+        """The network trained on from a body of this name, at every rate, for so many steps."""
+        federation = self.federation
         folds = deal_folds(federation, min(NETWORK_FOLDS, len(self.labelled)))
         kept = [without(self.labelled, fold) for fold in folds]
         fold_of = torch.zeros(len(self.site), dtype=torch.int64)
