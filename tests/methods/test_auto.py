@@ -141,6 +141,22 @@ class TestBlend:
         assert type(single.model) is type(plain.model)
         assert single.summary["accuracy"] > 60
 
+    def test_one_plain_model_may_be_a_fine_tuned_one(self, monkeypatch):
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
+        monkeypatch.setattr(candidates, "DOUBT", dict.fromkeys((LED, "recalibrated", HEAD), 1e-9))
+        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4}, single=True)
+        assert not isinstance(result.model, Blended)
+        assert result.history[-1]["choice"].startswith((TUNED, NETWORK))
+
+    def test_a_candidate_that_has_come_to_nothing_is_left_out(self):
+        fed = federation(blobs(target_rows=12))
+        side = method("auto", fed).side
+        fed.begin_round(1)
+        wild = State(fed.initial.parameters * torch.inf, {})
+        decision = side.decide(News(wild.tensors(), {"work": 0.0}))
+        assert set(decision.facts["losses"]) == {ALONE}
+        assert all(bool(t.isfinite().all()) for t in decision.state.tensors().values())
+
     def test_is_found_again_in_its_tensors(self):
         fed = federation()
         blend = Blend((fed.initial,) * 2, torch.tensor([0.3, 0.7]), torch.randn(3, 3))

@@ -283,6 +283,7 @@ class AutoTargetSide(TargetSide):
         number = None if folds is None else check_whole("folds", folds, least=2)
         self.single = check_flag("single", options.get("single", False))
         self.federation, self.bench = federation, Bench(federation, number)
+        self.single = self.single and not self.bench.is_linear  # then there is nothing but one
         self.chosen_in = 0
         self.credit = 0.0
         self.lone = 0
@@ -327,7 +328,7 @@ class AutoTargetSide(TargetSide):
         Returns those of the round's body.
         """
         bench, initial = self.bench, self.federation.initial
-        own = bench.refit(body)
+        own = [c for c in bench.refit(body) if c.inputs is None or not self.single]
         others = [*self.networks]
         bodies = {LAST: body.state}
         if self.best is not None and not self.single:
@@ -392,8 +393,8 @@ class AutoTargetSide(TargetSide):
         most = 1 if self.single else MOST_NETWORKS
         ranked = sorted(heavy, key=heavy.__getitem__, reverse=True)[:most]
         kept = [(c, w) for c, w in pairs if _network_of(c) in (None, *ranked)]
-        if self.single:
-            kept = _one_model(kept)
+        if self.single and any(c.network is not None for c, _ in kept):
+            kept = [(c, w) for c, w in kept if c.network is not None]
         total = sum(weight for _, weight in kept)
         return [(candidate, weight / total) for candidate, weight in kept]
 
@@ -417,6 +418,8 @@ class AutoTargetSide(TargetSide):
         for candidate, weight in zip(candidates, weights.tolist(), strict=True):
             assert candidate.held_out is not None
             kin, found = candidate.recipe.kin, bench.losses(candidate.held_out)
+            if not bool(found.isfinite().all()):
+                continue
             shares[kin] = shares.get(kin, 0.0) + weight
             if not float(found.mean()) >= losses.get(kin, math.inf):
                 losses[kin] = float(found.mean())
@@ -533,13 +536,6 @@ def _weighty(weights: dict[Recipe, float]) -> dict[Recipe, float]:
 def _network_of(candidate: Candidate) -> object:
     """The network that a candidate needs; None for a linear model of the inputs."""
     return candidate.recipe if candidate.network is not None else candidate.recipe.body or None
-
-
-def _one_model(pairs: list[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
-    """Those that end up in one plain network: what needs a linear map of the inputs is none."""
-    plain = [(c, w) for c, w in pairs if c.inputs is None]
-    trained = [(c, 1.0) for c, _ in plain if c.network is not None]
-    return trained[:1] or plain
 
 
 def _nothing_to_judge_by() -> dict[str, Any]:

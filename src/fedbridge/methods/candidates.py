@@ -243,6 +243,15 @@ class Bench:
         return Body(name, state, self._every_draw(LED, state), features)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the model is a linear one of the inputs, and so is every blend of it."""
+        if self.place is None:
+            return False
+        outputs, features = self.place.shape
+        numbers = self.federation.initial.parameters.numel()
+        return features == self.size and numbers == outputs * (features + 1)
+
+    @property
     def has_inputs(self) -> bool:
         """Whether a linear model of the inputs is worth trying."""
         return self.size <= MOST_INPUTS
@@ -505,18 +514,16 @@ def joined(first: Blend, second: Blend) -> Blend:
 def simplest(blend: Blend, bench: Bench) -> Model:
     """One model, where the blend is no more than that: a linear model, or a single network."""
     place, members = bench.place, blend.members
-    if place is not None and members:
-        outputs, features = place.shape
-        numbers = members[0].parameters.numel()
-        if features == bench.size and numbers == outputs * (features + 1):
-            parts = [place.read(member.parameters) for member in members]
-            if blend.linear is not None:
-                parts.append((blend.linear[:, :-1].double(), blend.linear[:, -1].double()))
-            factors = torch.ones(len(parts), dtype=torch.float64)
-            factors[: len(members)] = blend.scales
-            weight = torch.einsum("k,kof->of", factors, torch.stack([w for w, _ in parts]))
-            bias = torch.einsum("k,ko->o", factors, torch.stack([b for _, b in parts]))
-            return State(place.put(members[0].parameters, weight, bias), members[0].buffers)
+    if place is not None and bench.is_linear:
+        parts = [place.read(member.parameters) for member in members]
+        if blend.linear is not None:
+            parts.append((blend.linear[:, :-1].double(), blend.linear[:, -1].double()))
+        factors = torch.ones(len(parts), dtype=torch.float64)
+        factors[: len(members)] = blend.scales
+        weight = torch.einsum("k,kof->of", factors, torch.stack([w for w, _ in parts]))
+        bias = torch.einsum("k,ko->o", factors, torch.stack([b for _, b in parts]))
+        start = bench.federation.initial
+        return State(place.put(start.parameters, weight, bias), start.buffers)
     if len(members) == 1 and blend.linear is None and float(blend.scales[0]) == 1:
         return members[0]
     return blend
