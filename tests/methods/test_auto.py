@@ -11,7 +11,7 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.methods import auto as module
 from fedbridge.methods import candidates
-from fedbridge.methods.auto import LAST, Recipe
+from fedbridge.methods.auto import LAST, AutoTargetSide, Candidate, Recipe
 from fedbridge.methods.candidates import ALONE, HEAD, INPUTS, LED, NETWORK, TUNED, Bench, Sum
 from fedbridge.training.blend import Blended
 from fedbridge.training.state import Blend, State, model_of_tensors
@@ -30,6 +30,11 @@ QUICK = {
 @pytest.fixture(autouse=True)
 def _short_trainings(monkeypatch):
     monkeypatch.setattr(candidates, "STAGES", (3, 6))
+
+
+def lonely(side):
+    """As if nothing that needs sources had any weight."""
+    side.lone += side.federation.round >= module.REST_FROM
 
 
 def every_candidate(bench):
@@ -197,6 +202,11 @@ class TestRounds:
         for told, other in zip(ours[:2], theirs[:2], strict=True):
             assert told["loss"] == other["loss"]
 
+    def test_distances_are_told_in_the_rounds_with_probes(self):
+        told = fb.run(blobs(sources=3), "auto", **{**QUICK, "rounds": 4}).history
+        assert [line["d2"] is not None for line in told] == [True, True, False, True]
+        assert all(len(line["cosine"]) == 3 for line in told if line["cosine"])
+
     def test_choices_come_later_and_later(self, monkeypatch):
         made, asked = method("auto", federation()), []
         choose = made.side._choose
@@ -231,16 +241,21 @@ class TestRounds:
         assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE}
         assert NETWORK in rich
 
-    def test_sources_rest_when_nothing_needs_them(self):
-        task = blobs(sources=2, target_rows=60)
-        for site in task.sources:
-            site.x.mul_(0)  # nothing can be learned there
-        result = fb.run(task, "auto", **{**QUICK, "model": "linear", "rounds": 16})
-        resting = [any("rest" in note for note in told["notes"]) for told in result.history]
-        if any(resting):
-            first = resting.index(True)
-            assert first >= module.REST_FROM
-            assert all(line["bytes_up"] == 0 for line in result.history[first:])
+    def test_sources_rest_when_nothing_needs_them(self, monkeypatch):
+        """Two choices without a weight to speak of, from the eighth round on: after round 16."""
+        monkeypatch.setattr(AutoTargetSide, "_drop", lambda side, *_: lonely(side))
+        told = fb.run(blobs(sources=2), "auto", **{**QUICK, "rounds": 18}).history
+        resting = [line["round"] for line in told if any("rest" in n for n in line["notes"])]
+        assert resting == [17, 18]
+        assert all((line["bytes_up"] == 0) == (line["round"] in resting) for line in told)
+
+    def test_weight_without_sources_is_counted(self):
+        side = method("auto", federation(blobs(target_rows=12))).side
+        alone, led = Candidate(Recipe(ALONE), None), Candidate(Recipe(LED, LAST), None)
+        for number, weights, lone in ((4, [1, 0], 0), (8, [1, 0], 1), (16, [0.9, 0.1], 0)):
+            side.federation.begin_round(number)
+            side._drop([alone, led], torch.tensor(weights))
+            assert side.lone == lone
 
     def test_the_history_tells_what_it_stands_on(self):
         last = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4}).history[-1]

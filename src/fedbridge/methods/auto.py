@@ -59,7 +59,8 @@ from fedbridge.methods.candidates import (
     joined,
     simplest,
 )
-from fedbridge.training.job import TARGET, Outcome
+from fedbridge.methods.rule import describe
+from fedbridge.training.job import TARGET
 from fedbridge.training.state import Blend, Model, State, model_of_tensors
 from fedbridge.training.target_side import Decision, News, TargetSide
 
@@ -214,7 +215,10 @@ class Auto(Method):
             record.notes.append(f"the target told no gradient ({outcomes[n].failure})")
         elif probes:
             picked = [n + 1 + k for k in there]
-            self._learn(outcomes[n], rows[n], [outcomes[k] for k in picked], rows[picked], present)
+            reports = [outcomes[k] for k in picked]
+            ones = torch.ones(len(there), dtype=torch.float64)
+            vectors = Vectors(rows[n], rows[picked], outcomes[n], reports, ones)
+            self._learn(vectors, present, record)
         shares = self._shares(present)
         record.beta = [None] * federation.n_sources
         for index, share in zip(present, shares.tolist(), strict=True):
@@ -227,20 +231,13 @@ class Auto(Method):
         steps = sum(outcome.steps for outcome in done) / len(done)
         return float(steps * (min(batch, max(o.samples for o in done)) + STEP_IN_ROWS))
 
-    def _learn(
-        self,
-        target: Outcome,
-        gradient: Tensor,
-        reports: Sequence[Outcome],
-        gradients: Tensor,
-        present: list[int],
-    ) -> None:
-        """Put the probes of a round into the running average of the evidence."""
+    def _learn(self, vectors: Vectors, present: list[int], record: Record) -> None:
+        """Put the probes of a round into its record and into the running evidence."""
         federation = self.federation
-        ones = torch.ones(len(present), dtype=torch.float64)
-        vectors = Vectors(gradient, gradients, target, list(reports), ones)
         whole = federation.rule_blocks.whole(federation.blocks.total)
-        now = measure_evidence(vectors, whole, federation.bench.sketch).difference_gram[0]
+        geometry = measure_evidence(vectors, whole, federation.bench.sketch)
+        describe(record, geometry, None, present, federation.n_sources)
+        now = geometry.difference_gram[0]
         fresh = now / now.diagonal().mean().clamp(min=torch.finfo(now.dtype).tiny)
         fresh = fresh + CAUTION * torch.eye(len(fresh), dtype=fresh.dtype)
         if self.evidence is None:
