@@ -72,8 +72,6 @@ NAMED = (
 )  # fmt: skip
 """The rivals of the tasks on which a run takes minutes."""
 
-SLOW = ("finetune-cv", "fada")
-
 
 def _built_in(name: str, **options: Any) -> Maker:
     return lambda seed: fb.load_task(name, seed=seed, **options)

@@ -338,8 +338,8 @@ class AutoTargetSide(TargetSide):
             others += self._alone
         steps, rows = bench.tuning_steps()
         price = float(steps * (rows + STEP_IN_ROWS))
-        better = self.best is not None and self.best_loss < self._smallest_loss(own)
-        name = BEST if better and BEST in bodies else LAST
+        loss = self._smallest_loss(own)
+        name = BEST if BEST in bodies and self.best_loss < loss else LAST
         for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
             if self.credit >= price and family not in self.out:
                 self.credit -= price
@@ -351,7 +351,9 @@ class AutoTargetSide(TargetSide):
         self.networks = [c for c, _ in kept if c.network is not None]
         self._drop(every, weights)
         self.told = self._tell(every, weights)
-        self._remember_best(body, own)
+        if loss <= self.best_loss:
+            self.best, self.best_loss = body.state, loss
+            self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
         staying = [(c, w) for c, w in kept if not _moves(c)]
         self.fixed = Sum.of(bench, staying).blend(bodies)
@@ -394,13 +396,6 @@ class AutoTargetSide(TargetSide):
             kept = [(c, w) for c, w in kept if c.network is not None]
         total = sum(weight for _, weight in kept)
         return [(candidate, weight / total) for candidate, weight in kept]
-
-    def _remember_best(self, body: Body, own: Sequence[Candidate]) -> None:
-        """Keep the body whose candidates are best of all rounds so far."""
-        loss = self._smallest_loss(own)
-        if loss <= self.best_loss:
-            self.best, self.best_loss = body.state, loss
-            self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
 
     def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,6 +48,7 @@ from torch.nn import functional
 from fedbridge.base.errors import ModelError
 from fedbridge.data.preparing import is_redrawn
 from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
+from fedbridge.methods.finetune import interpolated
 from fedbridge.methods.ridge import Axes, Rows, ridge
 from fedbridge.models import HeadPlace, head_inputs
 from fedbridge.training.job import TARGET
@@ -311,8 +313,11 @@ class Bench:
         if family == HEAD:
             assert body is not None
             return None if body.features is None else Axes.of(body.features)
-        if not self.has_inputs:
-            return None
+        return self._axes_of_inputs if self.has_inputs else None
+
+    @cached_property
+    def _axes_of_inputs(self) -> Axes:
+        """The same in all rounds, whatever the body."""
         return Axes.of(self._every_draw(INPUTS), standardise=self.is_table)
 
     def tuned(self, family: str, name: str, start: State) -> list[Candidate]:
@@ -337,7 +342,7 @@ class Bench:
                 if any(state is None for state in replicas):
                     break  # diverged
                 for part in PARTS if family == TUNED else PARTS[-1:]:
-                    ends = [_part_way(start, end, part) for end in replicas if end is not None]
+                    ends = [interpolated(start, end, part) for end in replicas if end is not None]
                     outputs = torch.stack([self._every_draw(LED, end) for end in ends[:-1]])
                     held_out = outputs[mine, torch.arange(len(mine))]
                     recipe = Recipe(family, name, rate, steps, part)
@@ -418,11 +423,6 @@ class Bench:
             dtype=torch.float64,
         )
         return torch.softmax(logs, 0)
-
-
-def _part_way(start: State, end: State, part: float) -> State:
-    """So far along the way from one model to another; buffers are the end's."""
-    return State(torch.lerp(start.parameters, end.parameters, part), end.buffers)
 
 
 def place_of(model: nn.Module) -> HeadPlace | None:
