@@ -12,7 +12,7 @@ from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import NAMES
 from fedbridge.methods.alone import AloneForest, AloneLogistic
 from fedbridge.methods.apfl import Apfl
-from fedbridge.methods.auto import Auto
+from fedbridge.methods.auto import AloneAuto, Auto
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
 from fedbridge.methods.fada import FADA
 from fedbridge.methods.fedrep import FedRep
@@ -58,6 +58,7 @@ _registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _ada
 _registry.add("auto", Auto)
 _registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
+_registry.add("alone-auto", AloneAuto)
 _registry.add("alone-logistic", AloneLogistic)
 _registry.add("alone-forest", AloneForest)
 _registry.add("finetune-offline", FinetuneOffline)
