@@ -23,10 +23,10 @@ three labels per class a replica has lost a good part of what the whole knows of
 and looks for more shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``.
 Where noise is drawn anew at every access, fits see two draws of every row and are judged on both.
 
-**Combination.** With ``ℓ_c`` the held-out loss of candidate ``c``, summed over the rows (for
-numbers ``n/2 log`` of the mean squared error),
+**Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
+half the logarithm of the mean squared error),
 
-    w_c ∝ π_c exp(−κ ℓ_c),      κ = 0.35,
+    w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
 each body; the sources' model as it is and recalibrated count a quarter, since ``head`` and
@@ -78,7 +78,7 @@ NETWORK_FOLDS, NETWORK_BATCH = 5, 16
 FOLDS_OF = ((20, 0), (60, 10), (math.inf, 5))
 """Folds of up to so many labels; 0 holds out every row by itself."""
 
-SHARPNESS = 0.35
+SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE = 3, 1 / 3
 """Up to so many labels per class the fit to all rows has its ``λ`` times this."""
 
@@ -452,11 +452,11 @@ class Bench:
         return functional.cross_entropy(outputs, labels, reduction="none")
 
     def log_likelihood(self, held_out: Tensor) -> float:
-        """Of the rows, each draw counting in part; of numbers at the variance that suits best."""
+        """Of the rows, as if they were 30 at least; of numbers at the variance that suits best."""
         losses = self.losses(held_out)
         if not bool(losses.isfinite().all()):
             return -math.inf
-        number = len(losses) / self.draws
+        number = max(len(losses) / self.draws, LEAST_ROWS)
         if self.classes is None:
             return -number / 2 * math.log(max(float(losses.mean()), 1e-30))
         return -number * float(losses.mean())
