@@ -59,6 +59,14 @@ class Tested:
         return len(self.outputs)
 
 
+@dataclass(frozen=True)
+class Chance:
+    """What somebody reaches who knows nothing of a row: an accuracy in percent, and how."""
+
+    accuracy: float
+    how: str
+
+
 def write_tested(folder: Path, tested: Tested) -> None:
     """Keep the outputs and labels in a run's folder."""
     tensors = {
@@ -187,6 +195,20 @@ class RunRecord:
     def result(self) -> dict[str, Any]:
         """The measures of the finished run, or of the last round so far."""
         return self.summary or (self.history[-1] if self.history else {})
+
+    @property
+    def chance(self) -> Chance | None:
+        """What a model has to beat; None for regression.
+
+        Where the test rows are at hand, always naming their commonest class is better than lots.
+        """
+        if self.n_classes is None:
+            return None
+        if self.tested is None or len(self.tested) == 0:
+            return Chance(100 / self.n_classes, f"one of {self.n_classes} classes by lot")
+        commonest = int(self.tested.labels.long().bincount().max())
+        how = "always the commonest class of the test set"
+        return Chance(100 * commonest / len(self.tested), how)
 
     @property
     def said(self) -> str | None:
