@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.report import charts
-from fedbridge.report.text import number
+from fedbridge.report.text import number, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ REACH = {8: 14, 1_000: 40}
 """Pixels from the chart's edge to the names, by how many there are at most: more stand farther from
 the ends of their lines."""
 
-LONGEST_LABEL = 118
-"""Pixels of a line's name: on a phone half of the chart is left."""
+LONGEST, LONGEST_LABEL = 20, 150
+"""Letters of a line's name, and its pixels at most: on a phone half of the chart is left."""
 
 TIP = "datum.tip || datum.datum.tip"
 """A point's own words; the area that answers for it has the point as its datum."""
@@ -202,7 +202,7 @@ def _line_layers(
         "names",
         x={"value": "width"},
         y={**y, "field": "at"},
-        text={"field": "s", "type": "nominal"},
+        text={"field": "name", "type": "nominal"},
         color=charts.either("datum.pale", charts.colour("soft"), charts.colour("ink")),
     )
     return [
@@ -224,6 +224,7 @@ def _names_of_lines(
     places = spread_out([(high - y) / unit for _, y in last], LABEL, height)
     return {
         "s": [line.name for line in lines],
+        "name": [shortened(line.name, LONGEST) for line in lines],
         "x": [charts.short(x) for x, _ in last],
         "y": [charts.short(y) for _, y in last],
         "at": [charts.short(high - place * unit) for place in places],
