@@ -250,8 +250,8 @@ def crowded_run_page(tmp_path_factory):
             number,
             40,
             beta=weights,
-            d2=[0.01 * 1.3**k for k in range(40)],
-            tau2_d2=[0.005 * 1.3**k for k in range(40)],
+            d2=[0.01 * 1.3 ** ((k * 7) % 40) for k in range(40)],
+            tau2_d2=[0.005 * 1.3 ** ((k * 7) % 40) for k in range(40)],
             cv_loss={name: 1 + k / 100 for k, name in enumerate(told)},
             cv_error=told,
             weights=told,
@@ -286,7 +286,7 @@ def crowded_comparison_page(tmp_path_factory):
     return write_report(folder)
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [390, 700, 1200])
 @pytest.mark.parametrize(
     "which", ["run_page", "comparison_page", "crowded_run_page", "crowded_comparison_page"]
 )

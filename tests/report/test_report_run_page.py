@@ -154,7 +154,7 @@ def test_missing_values_are_gaps(tmp_path):
         "A": [(1, 0), (2, None), (3, None)],
         "B": [(1, 0.1), (2, None), (3, 0.5)],
     }
-    assert points_of(page, "noise-and-distances")["noise σ² of the target"] == [
+    assert points_of(page, "noise-and-distances")["target's noise σ²"] == [
         (1, 1.5),
         (2, None),
         (3, 1.5),
@@ -297,7 +297,7 @@ def test_a_colour_is_of_one_source_or_of_the_model(tmp_path):
     weights = colours_of(page, "source-weights")
     assert weights == {"A": {"var(--c1)"}, "B": {"var(--c2)"}}
     distances = colours_of(page, "noise-and-distances")
-    assert distances == {**weights, "noise σ² of the target": {"var(--ink)"}}
+    assert distances == {**weights, "target's noise σ²": {"var(--ink)"}}
     for key, data in (("source-contributions", "values"), ("map-of-winners", "places")):
         styled = {row["name"]: row["style"] for row in chart_rows(page, key, data)}
         assert styled == {"A": "c1", "B": "c2"}

@@ -334,7 +334,7 @@ def _sites(record: RunRecord) -> Section:
                 "noise-and-distances",
                 "Noise and distances",
                 "squared length",
-                Series("noise σ² of the target", record.curve("sigma2"), INK),
+                Series("target's noise σ²", record.curve("sigma2"), INK),
                 note="Estimated squared distances d² of the sources from the target, beside the "
                 "target's noise σ². Unbiased estimates may be below zero: no distance was seen.",
             ),

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
 from fedbridge.report import charts
@@ -32,8 +32,8 @@ GROUND_TITLE = "smallest Delta error"
 GROUND = {"source-only": 0.05, "fedgp": 0.13, "fedda": 0.2, "target-only": 0.28}
 """Rules of the ground, and how dark each is."""
 
-HEIGHT, WIDTH = 300, 230
-"""Of the map in pixels; the width is that on a phone, where names have the least room."""
+HEIGHT, WIDTHS = 300, (230, 300, 380, 480, 620)
+"""Of the map in pixels, from a phone's to that of a page with one map."""
 
 NAMED, LONGEST_NAME = 8, 96
 """The map names so many places, the weightiest, in at most so many pixels each."""
@@ -51,6 +51,9 @@ HERE = {
     "x": {"field": "d2", "type": "quantitative"},
     "y": {"field": "sigma2", "type": "quantitative"},
 }
+_Box: TypeAlias = tuple[float, float, float, float]
+"""Left, right, top and bottom, in pixels."""
+
 DISTANCE, NOISE = "squared distance d² of the sources", "noise σ² of the target"
 
 
@@ -153,6 +156,9 @@ def win_map(
     )
     more = len(shown) - DESCRIBED
     told += f"; {more} more" if more > 0 else ""
+    rules = [rule for rule in GROUND if rule in data["values"]["rule"]]
+    if len(rules) > 1:
+        note = f"{note} From light to dark: {', '.join(rules)}.".strip()
     hidden, unnamed = len(places) - len(shown), len(shown) - len(named["name"])
     if unnamed:
         note = f"{note} {unnamed} have their name under the pointer.".strip()
@@ -171,11 +177,11 @@ class _Frame:
     bottom: float
     top: float
 
-    def pixels(self, d2: float, sigma2: float) -> tuple[float, float]:
-        """From the left and from the top."""
+    def pixels(self, d2: float, sigma2: float, width: float) -> tuple[float, float]:
+        """From the left and from the top of a map of this width."""
         x = math.log(d2 / self.left) / math.log(self.right / self.left)
         y = math.log(sigma2 / self.top) / math.log(self.bottom / self.top)
-        return x * WIDTH, y * HEIGHT
+        return x * width, y * HEIGHT
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The place at a share of the width and of the height."""
@@ -185,40 +191,78 @@ class _Frame:
         )
 
 
-def _named(places: Sequence[Place], frame: _Frame) -> charts.Columns:
-    """Names for the weightiest places, on the first side of each where no other stands.
+SIDES = tuple(
+    (right, lines)
+    for lines in (0, -1, 1, -2, 2, -3, 3, -4, 4, -5, 5, -6, 6)
+    for right in (True, False)
+)
+"""Where a name may stand: right or left of its place, and how many lines below."""
 
-    On a wider map there is only more room between them.
-    """
-    spots = {place: frame.pixels(place.d2, place.sigma2) for place in places}
-    taken: list[tuple[float, float, float, float]] = [
-        (x - SIDE / 2, x + SIDE / 2, y - SIDE / 2, y + SIDE / 2) for x, y in spots.values()
-    ]
-    columns: charts.Columns = {name: [] for name in ("name", "d2", "sigma2", "side")}
-    for place in places[: -NAMED - 1 : -1]:
-        x, y = spots[place]
+STROKE = (0.3, 0.5, 0.7, 0.9)
+"""Points of the stroke from a place to its name, at which nothing else may stand."""
+
+
+class _Map:
+    """Where names have room on a map of some width."""
+
+    def __init__(self, places: Sequence[Place], frame: _Frame, width: float) -> None:
+        self.width = width
+        self.spots = {place: frame.pixels(place.d2, place.sigma2, width) for place in places}
+        self.marks = [_box(x, y, SIDE, SIDE) for x, y in self.spots.values()]
+        self.names: list[_Box] = []
+        self.strokes: list[_Box] = []
+
+    def free(self, place: Place, side: int) -> bool:
+        """Whether the place's name can stand there, and a stroke lead to it."""
+        name, stroke = self._boxes(place, side)
+        left, right, top, bottom = name
+        inside = left >= 0 and right <= self.width and top >= 0 and bottom <= HEIGHT
+        taken = [*self.marks, *self.names, *self.strokes]
+        return inside and not _overlap([name], taken) and not _overlap(stroke, self.names)
+
+    def take(self, place: Place, side: int) -> None:
+        """Let the name stand there."""
+        name, stroke = self._boxes(place, side)
+        self.names.append(name)
+        self.strokes += stroke
+
+    def _boxes(self, place: Place, side: int) -> tuple[_Box, list[_Box]]:
+        (x, y), (right, lines) = self.spots[place], SIDES[side]
         wide = min(LONGEST_NAME, LETTER * len(place.name))
-        for side, (right, lines) in enumerate(SIDES):
-            start, middle = (x + SIDE if right else x - SIDE - wide), y + lines * LINE
-            box = (start, start + wide, middle - LINE / 2, middle + LINE / 2)
-            inside = box[0] >= 0 and box[1] <= WIDTH and box[2] >= 0 and box[3] <= HEIGHT
-            if inside and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
+        away, down = SIDE if right else -SIDE, lines * LINE
+        name = _box(x + away + (wide if right else -wide) / 2, y + down, wide, LINE)
+        return name, [_box(x + away * t, y + down * t, 1, 1) for t in STROKE if lines]
+
+
+def _box(x: float, y: float, wide: float, high: float) -> _Box:
+    return x - wide / 2, x + wide / 2, y - high / 2, y + high / 2
+
+
+def _overlap(boxes: Sequence[_Box], others: Sequence[_Box]) -> bool:
+    return any(
+        one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+        for one in boxes
+        for other in others
+    )
+
+
+def _named(places: Sequence[Place], frame: _Frame) -> charts.Columns:
+    """Names for the weightiest places, on the first side of each that is free at every width.
+
+    They are set from right to left: strokes to names on the right then pass none of them.
+    """
+    maps = [_Map(places, frame, width) for width in WIDTHS]
+    columns: charts.Columns = {name: [] for name in ("name", "d2", "sigma2", "side")}
+    for place in sorted(places[-NAMED:], key=lambda place: -place.d2):
+        for side in range(len(SIDES)):
+            if all(drawn.free(place, side) for drawn in maps):
+                for drawn in maps:
+                    drawn.take(place, side)
                 values = (place.name, charts.short(place.d2), charts.short(place.sigma2), side)
                 for column, value in zip(columns.values(), values, strict=True):
                     column.append(value)
                 break
     return columns
-
-
-SIDES = tuple(
-    (right, lines) for lines in (0, -1, 1, -2, 2, -3, 3, -4, 4, -5, 5) for right in (1, 0)
-)
-"""Where a name may stand: right or left of its place, and how many lines below."""
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def _names_layers(side: int) -> list[charts.Spec]:
@@ -250,14 +294,15 @@ def _rule_names(places: Sequence[Place], frame: _Frame, angles: Angles) -> chart
     """Every rule's name where its ground is widest and nothing lies."""
     ticks = [INNER + (1 - 2 * INNER) * k / (SPOTS - 1) for k in range(SPOTS)]
     won = {(x, y): _winner(*frame.at(x, y), angles) for x in ticks for y in ticks}
-    marks = [frame.pixels(place.d2, place.sigma2) for place in places]
+    width = WIDTHS[0]
+    marks = [frame.pixels(place.d2, place.sigma2, width) for place in places]
     columns: charts.Columns = {name: [] for name in ("rule", "d2", "sigma2")}
     for rule in dict.fromkeys(won.values()):
-        others = [(x * WIDTH, (1 - y) * HEIGHT) for (x, y), name in won.items() if name != rule]
+        others = [(x * width, (1 - y) * HEIGHT) for (x, y), name in won.items() if name != rule]
         wide, best, where = LETTER * len(rule) / 2, (0.0, -1.0), None
         for (x, y), name in won.items():
-            left, top = x * WIDTH, (1 - y) * HEIGHT
-            if name == rule and wide < left < WIDTH - wide:
+            left, top = x * width, (1 - y) * HEIGHT
+            if name == rule and wide < left < width - wide:
                 near = [abs(left - a) / wide + abs(top - b) / LINE for a, b in others]
                 near += [
                     max(abs(left - a) / (2 * wide), abs(top - b) / (2 * LINE)) for a, b in marks
