@@ -200,15 +200,15 @@ class RunRecord:
     def chance(self) -> Chance | None:
         """What a model has to beat; None for regression.
 
-        Where the test rows are at hand, always naming their commonest class is better than lots.
+        Where the test rows were looked at, always naming their commonest class beats a lot.
         """
         if self.n_classes is None:
             return None
-        if self.tested is None or len(self.tested) == 0:
+        found = self.diagnosis
+        if found is None or not found.classes:
             return Chance(100 / self.n_classes, f"one of {self.n_classes} classes by lot")
-        commonest = int(self.tested.labels.long().bincount().max())
-        how = "always the commonest class of the test set"
-        return Chance(100 * commonest / len(self.tested), how)
+        commonest = max(of.rows for of in found.classes)
+        return Chance(100 * commonest / found.count, "always the commonest class of the test set")
 
     @property
     def said(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite: one description for the page, for a paper's SVG and for its PNG.
+"""Charts as Vega-Lite: one description for the page, and for a paper's SVG, PNG and PDF.
 
 A chart is plain data: a description, its data, and the same in words. Names from users' data occur
 only as values of a column, never as the name of a field or inside an expression, so nothing that a

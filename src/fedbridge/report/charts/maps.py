@@ -158,7 +158,7 @@ def win_map(
     told += f"; {more} more" if more > 0 else ""
     rules = [rule for rule in GROUND if rule in data["values"]["rule"]]
     if len(rules) > 1:
-        note = f"{note} From light to dark: {', '.join(rules)}.".strip()
+        note = f"{note} From the faintest ground to the strongest: {', '.join(rules)}.".strip()
     hidden, unnamed = len(places) - len(shown), len(shown) - len(named["name"])
     if unnamed:
         note = f"{note} {unnamed} have their name under the pointer.".strip()
