@@ -91,6 +91,13 @@ def test_a_comparison_draws_every_chart_without_a_complaint(opened, comparison_p
     assert page.run("return document.querySelectorAll('.plot svg').length") == len(keys)
 
 
+def test_the_map_says_once_who_won(opened, comparison_page):
+    page = opened(comparison_page)
+    labels = "'#chart-map-of-winners .role-legend-label text'"
+    shown = page.run(f"return [...document.querySelectorAll({labels})].map(t => t.textContent)")
+    assert shown == ["auto"]
+
+
 def test_charts_have_their_points(opened, run_page):
     page = opened(run_page)
 

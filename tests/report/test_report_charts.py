@@ -166,6 +166,8 @@ def test_three_rounds_have_three_ticks_and_so_has_a_warm_up():
     chart = drawn(Series("S", ((1, 1.0), (2, 2.0), (3, 1.0))))
     assert chart.spec["layer"][0]["encoding"]["x"]["axis"]["values"] == [1, 2, 3]
     assert whole_ticks(-1, 2) == [-1, 0, 1, 2]
+    assert whole_ticks(1, 15) == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert whole_ticks(1, 50) == [1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
 
 
 def test_axes_end_where_values_do():

@@ -242,10 +242,12 @@ def round_step(width: float) -> float:
 
 
 def whole_ticks(first: int, last: int) -> list[int]:
-    """Whole numbers at equal distances, and the first."""
+    """Whole numbers at equal distances; of larger steps round ones, and the first."""
     step = max(1, round(round_step(max(1, last - first) / WHOLE_TICKS)))
+    if step <= 2:
+        return list(range(first, last + 1, step))
     even = range(math.ceil(first / step) * step, last + 1, step)
-    return [first, *(tick for tick in even if tick - first >= (step + 1) / 2)]
+    return [first, *(tick for tick in even if tick - first > step / 2)]
 
 
 def config() -> dict[str, Any]:

@@ -164,7 +164,7 @@ def win_map(
         note = f"{note} {unnamed} have their name under the pointer.".strip()
     if hidden:
         note = f"{note} {hidden} with an estimate of zero or below cannot be shown.".strip()
-    spec = charts.drawing(*layers, height=HEIGHT, resolve={"scale": {"color": "independent"}})
+    spec = charts.drawing(*layers, height=HEIGHT)
     return charts.Chart(key, title, spec, data, told=f"{told}.", note=note)
 
 
