@@ -59,6 +59,14 @@ class Tested:
         return len(self.outputs)
 
 
+@dataclass(frozen=True)
+class Chance:
+    """What somebody reaches who knows nothing of a row: an accuracy in percent, and how."""
+
+    accuracy: float
+    how: str
+
+
 def write_tested(folder: Path, tested: Tested) -> None:
     """Keep the outputs and labels in a run's folder."""
     tensors = {
@@ -187,6 +195,20 @@ class RunRecord:
     def result(self) -> dict[str, Any]:
         """The measures of the finished run, or of the last round so far."""
         return self.summary or (self.history[-1] if self.history else {})
+
+    @property
+    def chance(self) -> Chance | None:
+        """What a model has to beat; None for regression.
+
+        Where the test rows were looked at, always naming their commonest class beats a lot.
+        """
+        if self.n_classes is None:
+            return None
+        found = self.diagnosis
+        if found is None or not found.classes:
+            return Chance(100 / self.n_classes, f"one of {self.n_classes} classes by lot")
+        commonest = max(of.rows for of in found.classes)
+        return Chance(100 * commonest / found.count, "always the commonest class of the test set")
 
     @property
     def said(self) -> str | None:

@@ -262,7 +262,7 @@ def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
 
 def _best(comparison: Comparison) -> list[Best]:
     """The leader of every setting that has a finished run; the first of those that look equal."""
-    rows = comparison.rows()
+    rows = comparison.rows(so_far=True)
     found = []
     for column, setting in enumerate(comparison.settings):
         for row in rows:
