@@ -371,56 +371,128 @@ def check_target_name(target: str | None, sites: Iterable[str]) -> str:
     return found
 
 
-def keep_sources(task: FederatedTask, which: object) -> FederatedTask:
-    """The task with only the named sources, in its own order; all else stays as it was.
+def chosen_sources(
+    sources: Sequence[str], target: str | None, keep: object = None, leave_out: object = None
+) -> list[str]:
+    """The sources to use, in their own order: those of ``keep``, without those of ``leave_out``.
 
-    ``which`` is a list of names, or text with commas between them; names are understood as those
-    of targets are.
+    Either is a list of names, or text with commas between them; names are understood as those of
+    targets are. Without a ``target`` (nobody has said yet who that is) all sites are ``sources``.
     """
-    sites = {site.name: site for site in task.sources}
-    listed = f"Sources: {', '.join(map(repr, sites))}."
+    if target is None and leave_out is None:
+        return list(sources)
+    kept = list(sources) if keep is None else _named_sources("sources", keep, sources, target)
+    if leave_out is None:
+        return [name for name in sources if name in kept]
+    gone = _named_sources("exclude_sites", leave_out, sources, target)
+    left = [name for name in sources if name in kept and name not in gone]
+    if not left:
+        raise OptionError(
+            f"Expected `exclude_sites` to leave at least one source, but it leaves none. Sources: "
+            f"{', '.join(map(repr, sources))}."
+        )
+    return left
+
+
+def _named_sources(
+    option: str, which: object, sources: Sequence[str], target: str | None
+) -> list[str]:
+    """The sources that an option names, each once."""
+    listed = f"Sources: {', '.join(map(repr, sources))}."
     if isinstance(which, str):
         parts = (part.strip() for part in which.split(","))
-        asked = [which] if _meant(which, sites) else [part for part in parts if part]
+        asked = [which] if _meant(which, sources) else [part for part in parts if part]
     elif isinstance(which, list | tuple):
         asked = [str(name) for name in which]
     elif type(which) is int:
         asked = [str(which)]
     else:
-        raise OptionError(f"Expected `sources` to be a list of names, but got {which!r}. {listed}")
+        raise OptionError(f"Expected `{option}` to be a list of names, but got {which!r}. {listed}")
     if not asked:
-        raise OptionError(f"Expected `sources` to name at least one source, but got none. {listed}")
-    kept = []
+        raise OptionError(
+            f"Expected `{option}` to name at least one source, but got none. {listed}"
+        )
+    named: list[str] = []
     for name in asked:
-        found = _meant(name, sites)
-        if found is None and _meant(name, [task.target.name]):
+        found = _meant(name, sources)
+        if found is None and target is not None and _meant(name, [target]):
             raise OptionError(
-                f"Expected `sources` other than the target, but got {name!r}, which is the target "
+                f"Expected `{option}` other than the target, but got {name!r}, which is the target "
                 f"itself. {listed}"
             )
         if found is None:
             raise OptionError(
-                f"Expected `sources` to name sources of the task, but got {name!r}."
-                f"{nearest(name, sites)} {listed}"
+                f"Expected `{option}` to name sources of the task, but got {name!r}."
+                f"{nearest(name, sources)} {listed}"
             )
-        if found in kept:
-            raise OptionError(f"Expected every source in `sources` once, but got {found!r} twice.")
-        kept.append(found)
-    gone = [name for name in sites if name not in kept]
+        if found in named:
+            raise OptionError(f"Expected every source in `{option}` once, but got {found!r} twice.")
+        named.append(found)
+    return named
+
+
+def keep_sources(
+    task: FederatedTask, which: object = None, leave_out: object = None
+) -> FederatedTask:
+    """The task with only the sources that are asked for; all else stays as it was."""
+    kept = chosen_sources(task.source_names, task.target.name, which, leave_out)
+    gone = [name for name in task.source_names if name not in kept]
     rows = task.manifest.get("sources")
     manifest = dict(task.manifest)
     if isinstance(rows, dict):
         manifest["sources"] = {name: own for name, own in rows.items() if name in kept}
     about_them = tuple(f"site {name!r}" for name in gone)
     notes = [note for note in task.notes if not note.startswith(about_them)]
-    if gone:
-        notes.append(f"left out of the sources: {', '.join(map(repr, gone))}")
     return replace(
         task,
-        sources=tuple(site for name, site in sites.items() if name in kept),
+        sources=tuple(site for site in task.sources if site.name in kept),
         manifest=manifest,
-        notes=tuple(notes),
+        notes=(*notes, *left_out_notes(gone)),
     )
+
+
+def left_out_notes(sites: Sequence[str]) -> list[str]:
+    """Which sites have no part in the task, if there are any."""
+    return [f"left out of the sources: {', '.join(map(repr, sites))}"] if sites else []
+
+
+def with_positive(task: FederatedTask, label: object) -> FederatedTask:
+    """The task with this class as the positive one, which is class 1 of two wherever one counts.
+
+    Sensitivity, ROC curves and calibration are of it.
+    """
+    if task.n_classes != 2:
+        found = "values to predict" if task.n_classes is None else f"{task.n_classes} classes"
+        raise OptionError(
+            f"Expected two classes, one of which is `positive`, but task {task.name!r} has "
+            f"{found}: leave it out."
+        )
+    names = task.class_names or ("0", "1")
+    meant = _meant(str(label), names)
+    if meant is None:
+        raise OptionError(
+            f"Expected `positive` to be one of the labels {', '.join(map(repr, names))}, but got "
+            f"{label!r}.{nearest(str(label), names)}"
+        )
+    note = f"positive class: {meant!r}"
+    if meant == names[1]:
+        return replace(task, notes=(*task.notes, note))
+    from fedbridge.data.tables.preprocessing import Preprocessing
+
+    how = task.preprocessing
+    return replace(
+        task.with_training(_swapped),
+        test=_swapped(task.test),
+        class_names=names[::-1],
+        preprocessing=replace(how, class_names=names[::-1])
+        if isinstance(how, Preprocessing)
+        else how,
+        notes=(*task.notes, note),
+    )
+
+
+def _swapped(site: Site) -> Site:
+    return replace(site, y=1 - site.y)
 
 
 def _meant(name: str, names: Iterable[str]) -> str | None:
