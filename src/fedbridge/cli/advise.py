@@ -84,13 +84,13 @@ def counts(text: str) -> list[int]:
 
 
 def show_advice(advice: Advice) -> Group:
-    """All that a person wants to see of it."""
+    """All that a person wants to see of it; the verdict last, where it stays on the screen."""
     from rich.console import Group
     from rich.text import Text
 
     from fedbridge.report.tables import to_terminal
 
-    parts: list[RenderableType] = [Text(advice.verdict, "bold"), Text("")]
+    parts: list[RenderableType] = []
     if advice.sigma2 is not None:
         parts += [to_terminal(table, titled=True) for table in _tables(advice)]
     if advice.losses is not None:
@@ -99,7 +99,7 @@ def show_advice(advice: Advice) -> Group:
         parts.append(Text(curve_line(advice)))
     parts.append(Text(f"Evidence: {advice.evidence}."))
     parts += [Text(f"Note: {note}.") for note in advice.notes]
-    return Group(*parts)
+    return Group(*parts, Text(""), Text(advice.verdict, "bold"))
 
 
 def _tables(advice: Advice) -> Iterator[Table]:

@@ -20,6 +20,10 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
     )
+    parser.add_argument(
+        "--method", metavar="MODULE:NAME", help="the run's own method, if you trust that code"
+    )
+    shared.add_plugin(parser)
     shared.add_unchecked(parser)
 
 
@@ -27,8 +31,12 @@ def predict_command(args: Namespace) -> int:
     """Predict, and write a CSV or JSON."""
     with shared.results_only(args):
         from fedbridge.base.files import refuse_overwriting, write_atomically
+        from fedbridge.methods import known_as
         from fedbridge.workflows.predict import inputs_of, predict
 
+        shared.run_plugins(args)
+        if args.method is not None:
+            known_as(args.method)
         if args.out is not None:
             refuse_overwriting(args.out, inputs_of(args.run_dir, args.new_data))
         found = predict(args.run_dir, args.new_data, model=args.model, unchecked=args.unchecked)

@@ -22,6 +22,7 @@ from fedbridge.base.errors import (
     UnknownTargetError,
     nearest,
 )
+from fedbridge.base.text import block
 from fedbridge.data.rows import take
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from fedbridge.data.rows import Features
     from fedbridge.data.tables.preprocessing import Preprocessing
 
+MOST_NAMES = 6
+"""Names of sites, classes or columns that are listed when a task is shown."""
 SHIFTED_TARGET = "target"
 """What tasks that shift one client call this client."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Site:
     """One client's training data, or a test set.
 
@@ -65,12 +68,16 @@ class Site:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __repr__(self) -> str:
+        """Name and size, never rows."""
+        return f"<{type(self).__name__} {self.name!r}: {len(self)} rows>"
+
     def select(self, rows: Tensor) -> Site:
         """The site with some of its rows, which are not read if they are on disk."""
         return replace(self, x=take(self.x, rows), y=self.y[rows])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedTask:
     """Sources and one target that train together, and the target's test split.
 
@@ -128,6 +135,34 @@ class FederatedTask:
             self._check_labels(site)
         if self.n_classes is not None and not self.one_class:
             check_target_classes(self.target, self.class_names)
+
+    def __repr__(self) -> str:
+        """Five lines, and no rows."""
+        target, test = self.target, self.test
+        loose = 0 if self.unlabelled is None else len(self.unlabelled)
+        more = f", {loose} without a label" if loose else ""
+        listed = [f"{site.name} ({len(site)})" for site in self.sources[:MOST_NAMES]]
+        listed += [f"{len(self.sources) - MOST_NAMES} more"] * (len(self.sources) > MOST_NAMES)
+        return block(
+            f"{self.name}: {self._predicted()}",
+            f"target: {target.name}, {len(target)} labelled rows{more}, {len(test)} to test",
+            f"sources: {', '.join(listed)}",
+            f"samples: shape {self.input_shape}{self._columns()}",
+            f"model: {self.model}; {len(self.notes)} notes in .notes",
+        )
+
+    def _predicted(self) -> str:
+        if self.n_classes is None:
+            return f"regression, {self.outputs} value{'s' * (self.outputs != 1)}"
+        names = self.class_names or tuple(map(str, range(self.n_classes)))
+        shown = ", ".join(map(repr, names[:MOST_NAMES])) + ", ..." * (len(names) > MOST_NAMES)
+        positive = f", positive {names[1]!r}" if self.n_classes == 2 else ""
+        return f"{self.n_classes} classes ({shown}{positive})"
+
+    def _columns(self) -> str:
+        names = [column.name for column in getattr(self.preprocessing, "columns", ())]
+        shown = ", ".join(names[:MOST_NAMES]) + ", ..." * (len(names) > MOST_NAMES)
+        return f" from {len(names)} columns: {shown}" if names else ""
 
     def defaults_for(self, method: str) -> dict[str, object]:
         """Options of a run with this method unless it is given others."""
@@ -263,7 +298,7 @@ class FederatedTask:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DistantSite(Site):
     """A site known by name, size and shape only: ``x`` and ``y`` are empty.
 
@@ -280,7 +315,7 @@ class DistantSite(Site):
         return self.samples
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DistantTask(FederatedTask):
     """A task of which some sites, or all, are elsewhere.
 
