@@ -53,6 +53,7 @@ __all__ = [
     "needs_of",
     "options_of",
     "summary_of",
+    "target_decides",
     "usual_options",
 ]
 
@@ -118,6 +119,12 @@ def class_of(name: str) -> type[Method]:
     """The class that runs the method."""
     _check(name)
     return _registry.get(name) if name in _registry.names() else RuleMethod
+
+
+def target_decides(name: str) -> bool:
+    """Whether the target decides on its model by itself; over a network that stays with it."""
+    side = class_of(name).target_side
+    return side.__func__ is not Method.target_side.__func__  # type: ignore[attr-defined]
 
 
 def check_travels(method: str) -> None:
