@@ -63,6 +63,9 @@ def add(commands: shared.Commands) -> None:
         action="store_false",
         help="without the stand-alone baselines alone-logistic and alone-forest",
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what is there, which is always done"
+    )
     shared.add_plugin(parser)
     shared.add_output(parser, "runs/compare-<task>")
 

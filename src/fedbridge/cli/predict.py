@@ -23,6 +23,9 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument(
         "--method", metavar="MODULE:NAME", help="the run's own method, if you trust that code"
     )
+    parser.add_argument("--decimal", help="of the new table, if it is another than in training")
+    parser.add_argument("--thousands", help="the same")
+    parser.add_argument("--percent", action="store_true", default=None, help="the same")
     shared.add_plugin(parser)
     shared.add_unchecked(parser)
 
@@ -39,7 +42,14 @@ def predict_command(args: Namespace) -> int:
             known_as(args.method)
         if args.out is not None:
             refuse_overwriting(args.out, inputs_of(args.run_dir, args.new_data))
-        found = predict(args.run_dir, args.new_data, model=args.model, unchecked=args.unchecked)
+        spelt = {name: getattr(args, name) for name in ("decimal", "thousands", "percent")}
+        found = predict(
+            args.run_dir,
+            args.new_data,
+            model=args.model,
+            unchecked=args.unchecked,
+            numbers={name: value for name, value in spelt.items() if value is not None},
+        )
         if args.out is not None:
             write_atomically(args.out, found.to_csv())
     if args.json:

@@ -105,17 +105,22 @@ def folded(notes: Sequence[str]) -> list[str]:
 
 def next_command(args: Namespace, out: Path) -> str:
     """What to do with the run: see whether more than one split says the same, or use it."""
+    from fedbridge.base.own_code import is_named
     from fedbridge.base.values import canonical, spelt
+    from fedbridge.methods import is_own
+    from fedbridge.models import is_built_in
     from fedbridge.workflows.meaning import is_small_test
 
+    plugins = [word for file in args.plugin or () for word in ("--plugin", str(file))]
     if not is_small_test(out):
-        return shlex.join(["fedbridge", "predict", str(out), "NEW_DATA"])
+        model = str(args.options.get("model", ""))
+        named = ["--method", args.method] * (is_own(args.method) and not plugins)
+        named += ["--model", model] * (is_named(model) and not is_built_in(model))
+        return shlex.join(["fedbridge", "predict", str(out), "NEW_DATA", *plugins, *named])
     options = {**args.options, **({} if args.workers is None else {"workers": args.workers})}
-    words = ["fedbridge", "compare", args.task, "--methods", args.method, "--seeds", "5"]
+    words = ["fedbridge", "compare", args.task, "--methods", args.method, "--seeds", "5", *plugins]
     words += [] if args.target is None else ["--target", args.target]
     words += ["--rounds", str(args.rounds)] if args.rounds != ROUNDS else []
-    for file in args.plugin or ():
-        words += ["--plugin", str(file)]
     for name, value in options.items():
         text = value if isinstance(value, str) else spelt(name, canonical(value))
         words += [f"--{name.replace('_', '-')}", text]

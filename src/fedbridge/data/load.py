@@ -133,6 +133,11 @@ def load_task(
             sensitivity, ROC curve and calibration are of, and ``protocol``, ``fair`` or ``paper``:
             whose settings of rows and runs.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise OptionError(
+            f"Expected the name of a task, or the path of a file or folder, but got "
+            f"{type(name_or_path).__name__}: arrays become a task with FederatedTask.from_arrays."
+        )
     options = {option: _own_type(value) for option, value in options.items()}
     if options.get(PROTOCOL) == FAIR:
         del options[PROTOCOL]  # it goes without saying

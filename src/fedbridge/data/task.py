@@ -182,6 +182,7 @@ class FederatedTask:
         unlabelled: object | None = None,
         target_name: str = "target",
         class_names: Sequence[str] | None = None,
+        positive: object = None,
     ) -> FederatedTask:
         """A task from numpy arrays, torch tensors or nested lists.
 
@@ -202,11 +203,13 @@ class FederatedTask:
             target_name: What to call the target.
             class_names: Names in the order of the class indices; then whole-number labels are
                 taken as these indices.
+            positive: The label, of two, that sensitivity, ROC curve and calibration are of; by
+                default the second.
         """
         from fedbridge.data.arrays import task_from_arrays
         from fedbridge.data.split import TEST_FRACTION, SplitOptions
 
-        return task_from_arrays(
+        task = task_from_arrays(
             sources,
             target,
             test,
@@ -217,6 +220,7 @@ class FederatedTask:
             target_name=target_name,
             class_names=class_names,
         )
+        return task if positive is None else with_positive(task, positive)
 
     def with_training(self, change: Callable[[Site], Site]) -> FederatedTask:
         """The task with every site that trains changed; the test set stays as it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from math import prod
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedbridge.data.images.preprocessing import (
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
 from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
 from fedbridge.models import build_model, is_built_in, without_weights
@@ -124,6 +125,7 @@ def predict(
     *,
     model: str | None = None,
     unchecked: bool = False,
+    numbers: Mapping[str, Any] | None = None,
 ) -> Predictions:
     """Predict for a CSV, an ``.npz`` with ``X``, an image, or a folder of images.
 
@@ -134,8 +136,14 @@ def predict(
         model: ``module:function`` of a model of your own. Its name in the folder is not enough:
             a folder never decides what code runs.
         unchecked: open a folder whose files are not as they were written.
+        numbers: how the new table spells numbers, where that is not as in training: ``decimal``,
+            ``thousands``, ``percent``.
     """
-    return predict_with(load_model(run_dir, model=model, unchecked=unchecked), new_data)
+    saved = load_model(run_dir, model=model, unchecked=unchecked)
+    if numbers and isinstance(saved.preprocessing, Preprocessing):
+        how = replace(saved.preprocessing, spelling=Spelling(**numbers))
+        saved = replace(saved, preprocessing=how)
+    return predict_with(saved, new_data)
 
 
 def predict_with(saved: SavedModel, new_data: object) -> Predictions:

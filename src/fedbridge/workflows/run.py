@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import LARGEST, check_choice, check_whole
 from fedbridge.data.load import check_weights, load_task, under_protocol
 from fedbridge.data.protocols import FAIR
@@ -19,7 +20,7 @@ from fedbridge.report import AllResultFiles
 from fedbridge.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedbridge.core.rules import Mix
     from fedbridge.federation.loop import Callback
@@ -129,4 +130,25 @@ def run(
         callbacks,
         extras=AllResultFiles(),
     )
-    return asked.go(folder, resume=resume, unchecked=unchecked)
+    with _own_errors(method):
+        return asked.go(folder, resume=resume, unchecked=unchecked)
+
+
+@contextmanager
+def _own_errors(method: str) -> Iterator[None]:
+    """Say of an error in a method of the user's own that it is one."""
+    try:
+        yield
+    except FedbridgeError:
+        raise
+    except Exception as error:
+        if not methods.is_own(method):
+            raise
+        raise OwnMethodError(
+            f"Expected the method {method!r}, which is your own, to run, but it failed with "
+            f"{type(error).__name__}: {error} (--debug shows where)."
+        ) from error
+
+
+class OwnMethodError(FedbridgeError):
+    """Code of a user's own that failed in a run."""

@@ -261,13 +261,15 @@ def spreadsheet_row(rows: NDArray[np.int64]) -> int:
     return int(rows[0]) + HEADER_ROWS
 
 
-def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> None:
+def require_columns(
+    names: Sequence[str], needed: Iterable[str], where: str, advice: str = ""
+) -> None:
     """Refuse a table without the needed columns, and list those it has."""
     for column in needed:
         if column not in names:
             raise DataError(
                 f"Expected a column {column!r} in {where}, but there is none."
-                f"{nearest(column, names)} It has: {show(names)}."
+                f"{nearest(column, names)} It has: {show(names)}{advice and f'; {advice}'}."
             )
 
 

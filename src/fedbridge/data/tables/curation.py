@@ -99,7 +99,7 @@ class Curation:
         """Refuse old names that no site has: they were meant to do something."""
         known = list(dict.fromkeys(name for table in tables for name in table.names))
         _check_columns("rename", self.renamed, known)
-        new = [self.renamed.get(name, name) for name in known]
+        new = list(dict.fromkeys(self.renamed.get(name, name) for name in known))
         for option in ("ids", "dropped", "kept"):
             _check_columns(OPTIONS[option], getattr(self, option), new)
 
@@ -111,15 +111,16 @@ class Curation:
     def recode(self, tables: Tables) -> dict[str, CellTable]:
         """Labels in the spelling that they are given, at every site that has them.
 
-        Case does not matter where no label has the case that was typed. A site without the column
-        is left to those who look for it.
+        Case does not matter, unless a label is named in several. A site without the column is left
+        to those who look for it.
         """
         column = self.reading.label_column
         having = [table for table in tables.values() if column in table.names]
         there = sorted({cell for table in having for cell in table[column]} - {""})
         meant: dict[str, str] = {}
         for old, new in self.recoded.items():
-            found = [old] if old in there else [c for c in there if c.casefold() == old.casefold()]
+            alike = [cell for cell in there if cell.casefold() == old.casefold()]
+            found = [cell for cell in alike if cell == old or cell not in self.recoded]
             if not found and there:
                 raise OptionError(
                     f"Expected `label_map` to name labels in column {column!r}, but got {old!r}."
@@ -243,8 +244,8 @@ def ways_out(error: DisagreementError, sites: Summaries) -> str:
 
 def _label_map(labels: Sequence[str]) -> str:
     """The map for labels of which some say yes and no; otherwise its form alone."""
-    every = sorted(set(labels))
-    words = {label: "1" for label in every if label.casefold() in YES}
-    words |= {label: "0" for label in every if label.casefold() in NO}
+    every = sorted({label.casefold() for label in labels})
+    words = {label: "1" for label in every if label in YES}
+    words |= {label: "0" for label in every if label in NO}
     understood = words and not set(every) - {"0", "1", *words}
     return ",".join(f"{old}={new}" for old, new in words.items()) if understood else "OLD=NEW,..."

@@ -132,6 +132,9 @@ def table_task(
         pairs_of("label_map", label_map),
     )
     tables, target_name, left_out = _site_tables(path, target, curation, sources, exclude_sites)
+    for site, table in tables.items():
+        where = f"the table of site {site!r}"
+        require_columns(table.names, [label_column], where, "--label-column NAME says which it is")
     tables, ids = curation.without_identifiers(tables)
     summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
     try:
@@ -232,7 +235,12 @@ def _parts(
 
 
 def _divide(table: CellTable, site_column: str, path: Path) -> dict[str, CellTable]:
-    require_columns(table.names, [site_column], f"{path.name!r} to name the site of each row")
+    require_columns(
+        table.names,
+        [site_column],
+        f"{path.name!r} to name the site of each row",
+        "--site-column NAME says which it is",
+    )
     if not len(table):
         raise DataError(f"Expected rows below the header of {path.name!r}, but there are none.")
     sites = table[site_column]
