@@ -13,7 +13,7 @@ from fedbridge.base.files import parse_json
 TEXTS = (
     *("site_column", "label_column", "id_column", "columns", "drop_columns", "keep_columns"),
     *("categorical", "rename", "label_map", "positive", "sources", "exclude_sites"),
-    *("decimal", "thousands", "model", "match"),
+    *("model", "match"),
 )
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 EXACT = 2**53
