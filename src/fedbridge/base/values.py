@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -55,8 +56,13 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def value_of(name: str, text: str) -> Any:
-    """What an option is given by a text; some options are texts themselves."""
-    return text if name in TEXTS else literal(text)
+    """What an option is given by a text; some options are texts themselves, or lists of texts."""
+    if name not in TEXTS:
+        return literal(text)
+    with suppress(ValueError):
+        if text[:1] in ("[", "{"):
+            return parse_json(text)
+    return text
 
 
 def canonical(value: Any) -> Any:
