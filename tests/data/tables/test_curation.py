@@ -7,7 +7,9 @@ import pytest
 from fedbridge.base.errors import DataError, DisagreementError, OptionError
 from fedbridge.data.load import load_task, possible_targets
 from fedbridge.data.tables.curation import pairs_of
+from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.tables.schema import Reading
 
 GENERATOR = np.random.default_rng(0)
 
@@ -251,3 +253,21 @@ def test_decimal_commas_are_named_as_one_types_them(tmp_path):
 def test_what_is_no_path_is_refused_in_our_words(given):
     with pytest.raises(OptionError, match="the name of a task"):
         load_task(given)
+
+
+def test_a_site_is_warned_of_an_identifier_before_it_describes_its_table(tmp_path):
+    file = tmp_path / "A.csv"
+    patients(pid=range(60), age=30.5).drop(columns="site").to_csv(file, index=False)
+    warned = [text for text in describe_csv(file, "A", Reading()).cautions if "identifier" in text]
+    assert len(warned) == 1
+    assert "'pid'" in warned[0]
+    asked = describe_csv(file, "A", Reading(columns=("age", "pid")))
+    assert not any("identifier" in text for text in asked.cautions)
+
+
+def test_the_index_that_pandas_writes_is_not_even_worth_a_note(tmp_path):
+    file = tmp_path / "patients.csv"
+    patients().reset_index(names="Unnamed: 0").to_csv(file, index=False, sep=";")
+    task = load_task(file, "C", decimal=",")
+    assert task.preprocessing.id_columns == ()
+    assert not any("identifier" in note for note in task.notes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbridge.base.errors import DisagreementError, LabelsDisagreeError, OptionError, nearest
 from fedbridge.data.labels import show
-from fedbridge.data.tables.cells import CellTable
+from fedbridge.data.tables.cells import NAMELESS, CellTable
 from fedbridge.data.tables.schema import are_whole
 from fedbridge.data.tables.spelling import numbers
 
@@ -136,7 +136,8 @@ class Curation:
         """The tables without what names rows, and which of these columns nobody had told of."""
         first = next(iter(tables.values()))
         asked = (*self.ids, *self.kept, *self.reading.categorical, self.reading.label_column)
-        free = [name for name in first.names if name not in asked]
+        named = [name for name in first.names if not name.startswith(NAMELESS)]
+        free = [name for name in named if name not in asked]
         likely = likely_identifiers(tables, free) if self.reading.columns is None else []
         gone = (*self.ids, *likely, *([self.site_column] if self.site_column else []))
         return {site: table.without(gone) for site, table in tables.items()}, likely

@@ -22,6 +22,7 @@ from fedbridge.data.tables.cells import read_csv, require_columns, spreadsheet_r
 from fedbridge.data.tables.curation import (
     Curation,
     identifier_note,
+    likely_identifiers,
     not_learned,
     pairs_of,
     ways_out,
@@ -331,6 +332,12 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
     labelled = labelled_rows(table, name, reading.label_column)
     cautions = [
         text for column in listed for text in _cautions(column, filter(None, table[column]))
+    ]
+    free = [column for column in summary.columns if column not in (reading.columns or ())]
+    cautions += [
+        f"column {column!r}: its numbers differ in every row, as those of an identifier do, and "
+        f"would be learned from: leave it out with `columns`"
+        for column in likely_identifiers({name: table}, free)
     ]
     return DescribedTable(summary, len(table), len(labelled), tuple(cautions))
 
