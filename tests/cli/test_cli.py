@@ -138,7 +138,7 @@ class TestRun:
 
     def test_quiet_shows_only_the_result(self, capsys, table):
         words = [*RUN[2:], "--target", "a", "--out"]
-        main(["run", str(table), *words, "loud"])
+        main(["run", str(table), *words, "loud", "--verbose"])
         assert "standardised" in capsys.readouterr().out
         main(["run", str(table), *words, "quiet", "--quiet"])
         shown = capsys.readouterr()

@@ -33,6 +33,10 @@ class DisagreementError(DataError):
     """Sites whose columns, types or labels do not fit together, listed site by site."""
 
 
+class LabelsDisagreeError(DisagreementError):
+    """Sites that spell the same labels differently."""
+
+
 class ModelError(FedbridgeError):
     """A model that cannot be built, or that does not fit the task."""
 

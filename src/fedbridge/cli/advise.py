@@ -84,7 +84,7 @@ def counts(text: str) -> list[int]:
 
 
 def show_advice(advice: Advice) -> Group:
-    """All that a person wants to see of it; what is to be remembered comes last."""
+    """All that a person wants to see of it; the verdict last, where it stays on the screen."""
     from rich.console import Group
     from rich.text import Text
 

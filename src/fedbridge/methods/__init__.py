@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import OptionError, UnknownNameError, nearest
+from fedbridge.base.own_code import import_object, is_named, run_file
 from fedbridge.base.registry import Registry
 from fedbridge.core import rules
+from fedbridge.core.rulebook import registry as rulebook
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import NAMES
@@ -29,6 +34,7 @@ from fedbridge.methods.rule import RuleMethod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
@@ -36,14 +42,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "Record",
+    "add_plugin",
     "check_travels",
     "class_of",
     "is_bound",
+    "is_own",
+    "known_as",
     "make",
     "names",
     "needs_of",
     "options_of",
     "summary_of",
+    "target_decides",
     "usual_options",
 ]
 
@@ -112,6 +122,12 @@ def class_of(name: str) -> type[Method]:
     return _registry.get(name) if name in _registry.names() else RuleMethod
 
 
+def target_decides(name: str) -> bool:
+    """Whether the target decides on its model by itself; over a network that stays with it."""
+    side = class_of(name).target_side
+    return side.__func__ is not Method.target_side.__func__  # type: ignore[attr-defined]
+
+
 def check_travels(method: str) -> None:
     """Refuse a method that needs rows or personal models of others in one place."""
     if class_of(method).travels:
@@ -150,9 +166,90 @@ def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Metho
     return RuleMethod(federation, options, rules.get(name))
 
 
+def known_as(method: object) -> str:
+    """The name of a method that somebody gives: as its name, as ``module:name``, or itself.
+
+    A class is a method, any other function a rule; from here on they work by that name as the
+    built-in ones do. One that a decorator registered keeps its name.
+    """
+    if isinstance(method, str):
+        if method in names() or not is_named(method):
+            return method
+        found, where = import_object(method, "method")
+        if not callable(found):
+            module, _, name = method.partition(":")
+            raise OptionError(
+                f"Expected {module!r} ({where}) to have a method or rule {name!r}, a subclass of "
+                f"fedbridge.methods.Method or a function of a Geometry, but it has none."
+            )
+        return _add_own(method, found)
+    if not callable(method):
+        raise OptionError(
+            f"Expected a method as its name, as module:name, as a subclass of "
+            f"fedbridge.methods.Method or as a rule's function, but got {method!r}: "
+            f"fedbridge.methods.names() lists the names."
+        )
+    described = method if hasattr(method, "__qualname__") else type(method)
+    return _add_own(f"{described.__module__}:{described.__qualname__}", method)
+
+
+def add_plugin(path: Path) -> list[str]:
+    """Run a file of one's own; its rules and methods work by their names, which are returned.
+
+    A rule has the name that its decorator gives it, a method its attribute ``name``, or the name
+    of its class in small letters.
+    """
+    before = names()
+    module = run_file(path)
+    for found in list(vars(module).values()):
+        own = isinstance(found, type) and issubclass(found, Method)
+        if own and found.__module__ == module.__name__ and not inspect.isabstract(found):
+            _add_own(_plugin_name(found), found)
+    added = [name for name in names() if name not in before]
+    _OWN.update(added)
+    return added
+
+
+def is_own(name: str) -> bool:
+    """Whether only this process knows the method: no site could be told its name."""
+    return name in _OWN
+
+
+_OWN: set[str] = set()
+
+
+def _plugin_name(kind: type[Method]) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__)
+    return str(getattr(kind, "name", None) or words.lower())
+
+
+def _add_own(name: str, found: Any) -> str:
+    """Register a class or a function; its name, which an earlier form of it may have had."""
+    if isinstance(found, type):
+        kind = _adapt(name, found)
+        there = [known for known in _registry.names() if _registry.get(known) is kind]
+        if there:
+            return there[0]
+    else:
+        rule = rules.resolve(found)
+        if rule in rulebook.so_far():
+            return rule.name
+    if name in names() and not is_own(name):
+        raise OptionError(
+            f"Expected a new name for a method, but {name!r} is taken: give the class another "
+            f"attribute `name`."
+        )
+    if isinstance(found, type):
+        _registry.replace(name, kind)
+    else:
+        rulebook.replace(name, replace(rule, name=name))
+    _OWN.add(name)
+    return name
+
+
 def _check(name: str) -> None:
     if name not in names():
         raise UnknownNameError(
             f"Expected the name of a method, but got {name!r}.{nearest(name, names())} "
-            f"Known: {', '.join(names())}."
+            f"Known: {', '.join(names())}; your own as module:name, or from a file with --plugin."
         )

@@ -200,7 +200,8 @@ class Auto(Method):
     def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:
         """Let the sources move the led model; the work of one of them, in rows."""
         federation, n = self.federation, len(sources)
-        probes = target and federation.n_sources > 1 and round & (round - 1) == 0
+        probes = target and federation.engine.probes
+        probes = probes and federation.n_sources > 1 and round & (round - 1) == 0
         jobs = [federation.job(round, client, self.led) for client in sources]
         asked = [TARGET, *sources] if probes else []
         jobs += [

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.files import to_json, write_atomically
+from fedbridge.base.text import block
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.evaluation.ranking import ALPHA, rank_methods
@@ -112,7 +113,7 @@ class Row:
     entries: tuple[MeanScore, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Settings x methods x seeds with a score each.
 
@@ -137,6 +138,20 @@ class Comparison:
     bounds: tuple[str, ...] = ()
     kept: int = 0
     variants: tuple[Variant, ...] = ()
+
+    def __repr__(self) -> str:
+        """Five lines."""
+        rows = [row for row in self.rows() if any(entry.best for entry in row.entries)]
+        best = ", ".join(row.method for row in rows)
+        return block(
+            f"comparison: {len(self.settings)} settings x {len(self.methods)} methods x "
+            f"{len(self.seeds)} seeds, {self.rounds} rounds",
+            f"settings: {', '.join(self.settings)}",
+            f"methods: {', '.join(self.methods)}",
+            f"{len(self.finished)} of {len(self.cells)} runs finished, {len(self.failures)} "
+            f"failed; .frame() has a row for each",
+            f"best, or as good: {best or 'nothing yet'}",
+        )
 
     def variant(self, method: str) -> Variant:
         """What is run in a row: the method of its name, unless the comparison says more."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.methods import is_bound
+from fedbridge.report.text import duration
 from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison, score_of_round
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.lock import is_locked
@@ -142,6 +143,13 @@ def look(folder: Path, *, unchecked: bool = False) -> Watched:
         f"Expected the folder of a run (config.toml) or of a comparison ({COMPARISON_FILE}), but "
         f"{folder} has neither: name the folder that `--out` named."
     )
+
+
+def time_left_text(watched: Watched) -> str:
+    """The time left as the end of a line, wherever it is told; nothing while nothing tells it."""
+    if watched.seconds_left is None:
+        return ""
+    return f", about {duration(round(watched.seconds_left))} left"
 
 
 def seconds_left(cells: Sequence[CellState]) -> float | None:

@@ -24,6 +24,7 @@ from fedbridge.data.tables.spelling import (
     LARGEST,
     PLAIN,
     Spelling,
+    flags,
     is_too_large,
     looks_numeric,
     numbers,
@@ -88,6 +89,10 @@ class CellTable:
         """Some of the columns."""
         places = [self._places[name] for name in names]
         return CellTable(tuple(names), self.text[places], self.values[places], self.rows)
+
+    def without(self, names: Sequence[str]) -> CellTable:
+        """All columns but these."""
+        return self.pick([name for name in self.names if name not in names])
 
     def values_of(self, name: str) -> NDArray[np.float64]:
         """The numbers of one column, NaN where there is none."""
@@ -241,6 +246,7 @@ def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> Da
         examples = dict.fromkeys(spelling.plain(cells[0]) for spelling in spellings)
         written = " or ".join(filter(None, examples))
         advice = f"write {written}, read such numbers with {shown(spellings)}"
+        otherwise += f" (on a command line: {flags(spellings)})"
     elif is_too_large(cells[0]):
         advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
     return DataError(
@@ -255,13 +261,15 @@ def spreadsheet_row(rows: NDArray[np.int64]) -> int:
     return int(rows[0]) + HEADER_ROWS
 
 
-def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> None:
+def require_columns(
+    names: Sequence[str], needed: Iterable[str], where: str, advice: str = ""
+) -> None:
     """Refuse a table without the needed columns, and list those it has."""
     for column in needed:
         if column not in names:
             raise DataError(
                 f"Expected a column {column!r} in {where}, but there is none."
-                f"{nearest(column, names)} It has: {show(names)}."
+                f"{nearest(column, names)} It has: {show(names)}{advice and f'; {advice}'}."
             )
 
 

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
+from fedbridge.base.errors import (
+    DataError,
+    DisagreementError,
+    LabelsDisagreeError,
+    OptionError,
+    nearest,
+)
 from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
@@ -461,7 +467,7 @@ def _spelling_notes(column: str, levels: Sequence[str]) -> list[str]:
 
 def _mixed_labels(
     label_column: str, listed: Mapping[str, tuple[str, ...] | None]
-) -> DisagreementError:
+) -> LabelsDisagreeError:
     """Labels that are words here and numbers there: nobody can know which word is which number."""
     lines = ""
     for site, own in listed.items():
@@ -470,7 +476,7 @@ def _mixed_labels(
         parts = [f"text ({show(words)})"] if words else []
         parts += [f"numbers ({show(figures)})"] if figures else []
         lines += f"\n  site {site!r} has {' and '.join(parts) or 'numbers'}"
-    return DisagreementError(
+    return LabelsDisagreeError(
         f"Expected labels in column {label_column!r} coded in one way at all sites, but:{lines}\n"
         f"Recode them alike."
     )
