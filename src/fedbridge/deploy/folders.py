@@ -36,6 +36,8 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38}[A-Za-z0-9])?")
 class DeploymentError(FedbridgeError):
     """A deployment's folder that is not as it should be; the message says what to do."""
 
+    in_words = "the settings do not fit this run"
+
 
 @dataclass(frozen=True)
 class DeploymentPlan:

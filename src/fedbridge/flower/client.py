@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedbridge._version import __version__
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import file_name
 from fedbridge.base.text import plain
 from fedbridge.core.blocks import Blocks, buffer_copies, parameter_vector
@@ -67,8 +67,15 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     @app.query()
     @discreet
     def hello(message: Message, context: Context) -> Message:
-        """Say who this is."""
-        site = loading(context)
+        """Say who this is, or why it cannot take part."""
+        try:
+            site = loading(context)
+        except Exception as error:
+            name, role = (str(context.node_config.get(key, "")) for key in ("site", "role"))
+            if not name:
+                raise
+            _log("this site cannot take part", error)
+            return Message(messages.unable_reply(name, role, error), reply_to=message)
         return reply_to_hello(
             message,
             site=site.name,
@@ -141,10 +148,16 @@ def discreet(handle: Handler) -> Handler:
         except messages.RequestError:
             raise
         except Exception as error:
-            log.error("a message could not be answered:\n%s", plain(format_exc()))
+            _log("a message could not be answered", error)
             raise messages.SiteError(messages.only_kind(error)) from None
 
     return handled
+
+
+def _log(what: str, error: Exception) -> None:
+    """For the site's own eyes: our own errors say what to do, others where they come from."""
+    ours = isinstance(error, FedbridgeError)
+    log.error("%s: %s", what, plain(str(error) if ours else format_exc()))
 
 
 def load_own_site(context: Context) -> LocalSite:

@@ -166,9 +166,12 @@ class FlowerEngine:
         self._meet(contents)
         there = {name: node for name, node in self.membership.nodes.items() if name in contents}
         messages = {there[name]: contents[name] for name in contents if name in there}
-        found = self.transport.ask(MessageType.TRAIN, messages, str(round))
-        absent = NoAnswer("is not connected")
-        answers = {n: found[there[n]] if n in there else absent for n in contents}
+        names = {node: name for name, node in there.items()}
+        found = self.transport.ask(MessageType.TRAIN, messages, str(round), names=names)
+        answers = {
+            name: found[there[name]] if name in there else NoAnswer(self.membership.absence(name))
+            for name in contents
+        }
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
@@ -191,10 +194,13 @@ class FlowerEngine:
         """
         target = self.spec.target
         self._meet([target])
-        answer: RecordDict | NoAnswer = NoAnswer("is not connected")
+        answer: RecordDict | NoAnswer = NoAnswer(self.membership.absence(target))
         if target in self.membership.nodes:
             node = self.membership.nodes[target]
-            answer = self.transport.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+            asked = {node: content}
+            answer = self.transport.ask(
+                MessageType.EVALUATE, asked, str(round), names={node: target}
+            )[node]
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(target, silent=answer.silent)
         if needed:

@@ -59,6 +59,8 @@ SEALED = (
 class RunFolderError(FedbridgeError):
     """The folder holds something else than the run that is to be written there."""
 
+    in_words = "the folder for the model holds something else"
+
 
 def read_record(
     file: Path,

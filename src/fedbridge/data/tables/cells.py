@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from fedbridge.base.errors import DataError, nearest
+from fedbridge.base.errors import (
+    DataError,
+    MissingColumnError,
+    NotANumberError,
+    UnreadableError,
+    nearest,
+)
 from fedbridge.base.files import check_memory, read_bytes, readable_size
 from fedbridge.data.labels import show
 from fedbridge.data.tables.spelling import (
@@ -198,8 +204,8 @@ def _lines(path: Path) -> list[list[str]]:
     return lines
 
 
-def _unreadable(path: Path, problem: object) -> DataError:
-    return DataError(
+def _unreadable(path: Path, problem: object) -> UnreadableError:
+    return UnreadableError(
         f"Expected {str(path)!r} to be a CSV in UTF-8 with a header row, but it cannot be read: "
         f"{problem}."
     )
@@ -230,7 +236,7 @@ def _cell(text: str) -> str:
     return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
 
 
-def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> DataError:
+def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> NotANumberError:
     """An error that names the first cell that is no number, and the options that read it."""
     cells = table[column]
     where = "" if site is None else f" at site {site!r}"
@@ -243,7 +249,7 @@ def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> Da
         advice = f"write {written}, read such numbers with {shown(spellings)}"
     elif is_too_large(cells[0]):
         advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
-    return DataError(
+    return NotANumberError(
         f"Expected numbers in column {column!r}, but row {spreadsheet_row(table.rows)}{where} has "
         f"{_short(cells[0])} ({len(cells)} such cells; the header is row 1): {advice}, or "
         f"{otherwise}."
@@ -259,7 +265,7 @@ def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> 
     """Refuse a table without the needed columns, and list those it has."""
     for column in needed:
         if column not in names:
-            raise DataError(
+            raise MissingColumnError(
                 f"Expected a column {column!r} in {where}, but there is none."
                 f"{nearest(column, names)} It has: {show(names)}."
             )

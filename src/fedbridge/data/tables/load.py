@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from fedbridge.base.errors import DataError
+from fedbridge.base.errors import DataError, EmptyColumnError
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.labels import show
@@ -308,7 +308,7 @@ def _fit(training: CellTable, schema: Schema, site: str, role: Role) -> Preproce
     """
     for column, kind in schema.kinds.items():
         if (kind == "categorical" or role == "target") and (training[column] == "").all():
-            raise DataError(
+            raise EmptyColumnError(
                 f"Expected values in column {column!r} at site {site!r}, but its training rows "
                 f"have none, and other sites' rows are not here to fill it: leave it out with "
                 f"`columns` at all sites."

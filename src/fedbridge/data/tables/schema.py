@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from fedbridge.base.errors import DataError, DisagreementError, OptionError, nearest
+from fedbridge.base.errors import (
+    DataError,
+    DisagreementError,
+    EmptyColumnError,
+    NotAgreedError,
+    OptionError,
+    nearest,
+)
 from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
@@ -153,7 +160,7 @@ def labelled_rows(table: CellTable, site: str, label_column: str) -> CellTable:
     """The rows that have a label, of which every site must have some."""
     labelled = table.take(table[label_column] != "")
     if not len(labelled):
-        raise DataError(
+        raise EmptyColumnError(
             f"Expected labelled rows at every site, but {site!r} has nothing in column "
             f"{label_column!r}: label some of its rows or leave it out."
         )
@@ -240,7 +247,7 @@ class Schema:
         for column, levels in self.levels.items():
             new = sorted(set(table[column]) - {"", *levels})
             if new:
-                raise DataError(
+                raise NotAgreedError(
                     f"Expected categories of column {column!r} among {show(levels)}, as the sites "
                     f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
                 )
@@ -256,7 +263,7 @@ class Schema:
             return as_values(labels)
         new = [label for label in np.unique(labels).tolist() if label not in index]
         if new:
-            raise DataError(
+            raise NotAgreedError(
                 f"Expected labels in column {self.label_column!r} among {show(self.class_names)}, "
                 f"as the sites agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
             )
