@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class FedbridgeError(ValueError):
@@ -76,6 +76,25 @@ class OneClassError(DataError):
 
 class DisagreementError(DataError):
     """Sites whose columns, types or labels do not fit together, listed site by site."""
+
+
+class SeveralError(DisagreementError):
+    """Everything that is wrong with some tables, in one answer.
+
+    Attributes:
+        errors: each of them.
+    """
+
+    def __init__(self, message: str, errors: Iterable[FedbridgeError] = ()) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+
+
+def joined(errors: Sequence[FedbridgeError]) -> FedbridgeError:
+    """The only error, or several as one."""
+    if len(errors) == 1:
+        return errors[0]
+    return SeveralError("\n".join(map(str, errors)), errors)
 
 
 class ModelError(FedbridgeError):

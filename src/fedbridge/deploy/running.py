@@ -18,6 +18,7 @@ from fedbridge.deploy.folders import (
     SiteSettings,
 )
 from fedbridge.flower.messages import CONTROL
+from fedbridge.flower.options import SITE_FOLDER
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
@@ -90,23 +91,30 @@ def flower_config(deployment: Deployment, plan: DeploymentPlan) -> str:
     return tomli_w.dumps({"superlink": {"default": LINK_NAME, LINK_NAME: link}})
 
 
-def settings_for(home: Path) -> dict[str, str]:
-    """What Flower's programs are told by the environment: no telemetry, no installations."""
-    return {**FLOWER_SETTINGS, "FLWR_HOME": str(home)}
+def settings_for(place: Deployment | SiteFolder) -> dict[str, str]:
+    """What Flower's programs are told by the environment: no telemetry, no installations.
+
+    A node also hears which folder is its site's, where the target keeps its model.
+    """
+    own = {SITE_FOLDER: str(place.folder)} if isinstance(place, SiteFolder) else {}
+    return {**FLOWER_SETTINGS, "FLWR_HOME": str(place.flower_home), **own}
 
 
-def shown(commands: Iterable[Sequence[str]], home: Path) -> str:
+def shown(commands: Iterable[Sequence[str]], place: Deployment | SiteFolder) -> str:
     """Commands as one would type them, after what they need to be told by the environment."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings_for(home).items()]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings_for(place).items()]
     return "\n".join([*lines, *map(shlex.join, commands)])
 
 
 def run_until_stopped(
-    command: Sequence[str], home: Path, log: Path, say: Callable[[str], object]
+    command: Sequence[str],
+    place: Deployment | SiteFolder,
+    log: Path,
+    say: Callable[[str], object],
 ) -> int:
     """Run a program in the foreground until it ends or Ctrl-C; none of its children is left.
 
-    ``home`` is Flower's. ``say`` is called with each piece of output, which ``log`` keeps.
+    ``say`` is called with each piece of output, which ``log`` keeps.
     """
     read = log.stat().st_size if log.exists() else 0
     code = None
@@ -114,7 +122,8 @@ def run_until_stopped(
         processes = SupervisedProcesses()
         try:
             program = str(programs() / command[0])
-            processes.start("it", [program, *command[1:]], log, flower_environment(home))
+            told = {**flower_environment(place.flower_home), **settings_for(place)}
+            processes.start("it", [program, *command[1:]], log, told)
             while code is None:
                 code = processes.exit_code("it")
                 time.sleep(LOOK_EVERY)
@@ -185,7 +194,7 @@ def follow_run(
     """Show a run's output until it ends, or until Ctrl-C; how it is then."""
     command = ["flwr", "log", str(run_id), LINK_NAME, "--stream"]
     log = deployment.coordinator / f"run-{run_id}.log"
-    run_until_stopped(command, deployment.flower_home, log, say)
+    run_until_stopped(command, deployment, log, say)
     with _control(deployment, plan) as control:
         return control.run(run_id)
 

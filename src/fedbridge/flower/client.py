@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 from traceback import format_exc
@@ -27,6 +28,7 @@ from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.flower import messages
 from fedbridge.flower.floors import OPEN, floors_in
+from fedbridge.flower.options import SITE_FOLDER
 from fedbridge.flower.privacy import privacy_in
 from fedbridge.flower.site import Delivery, SiteMemory, SiteWorker, default_folder
 from fedbridge.training.job import ClientResult, Outcome
@@ -57,8 +59,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             built in.
 
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
-    between rounds, and for the target's model), ``link`` (the deployment that the node is for) and,
-    for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
+    between rounds and, at a target that has no folder of a deployment, for its model) and, for
+    local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
     largest epsilon, over all runs on these rows), and the site's floors (``floors``).
     """
     app = ClientApp()
@@ -125,7 +127,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         else:
             chosen = worker.own_model(number) or _states(message, worker.layout)[0]
             evaluation = worker.evaluate(number, chosen)
-        worker.keep_best(number, chosen, evaluation)
+        worker.keep(number, chosen, evaluation, facts)
         if worker.privacy is not None:
             reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:
@@ -281,12 +283,18 @@ def _worker(
     spec = messages.RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
-    deployment = str(context.node_config.get("link", "")).replace(":", "-")
-    memory = SiteMemory(_folder(context, site.name), spec.run, site.name, deployment)
+    home = None if simulated else site_folder()
+    memory = SiteMemory(_folder(context, site.name), spec.run, site.name, home)
     worker = SiteWorker(
         site, spec, memory, model=model, privacy=privacy, budget=budget, floors=floors
     )
     return worker, work
+
+
+def site_folder() -> Path | None:
+    """The folder of the deployment's site that this node was started for, if any."""
+    named = os.environ.get(SITE_FOLDER)
+    return Path(named) if named else None
 
 
 def _folder(context: Context, site: str) -> Path:

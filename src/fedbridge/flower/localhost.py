@@ -19,7 +19,6 @@ from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.loop import Callback, RunResult
-from fedbridge.federation.method import Method
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
@@ -27,7 +26,7 @@ from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.flower.site import MODEL
-from fedbridge.methods import check_travels, class_of, usual_options
+from fedbridge.methods import check_travels, class_of, decides_at_target, usual_options
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
@@ -172,8 +171,7 @@ class Rehearsal:
         That never leaves the target, but here its folder is at hand.
         """
         name, here = "model.safetensors", self.run_folder.path
-        side = class_of(self.method).target_side
-        if side.__func__ is Method.target_side.__func__:  # type: ignore[attr-defined]
+        if not decides_at_target(self.method):
             return here / name
         kept = (here / SITES / file_name(self.task.target.name) / MODEL).rglob(name)
         return max(kept, key=lambda file: file.stat().st_mtime_ns, default=here / name)

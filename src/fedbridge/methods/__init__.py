@@ -122,6 +122,12 @@ def check_travels(method: str) -> None:
     )
 
 
+def decides_at_target(method: str) -> bool:
+    """Whether the target decides on its model by itself, so that over a network it stays there."""
+    own = class_of(method).target_side.__func__  # type: ignore[attr-defined]
+    return own is not Method.target_side.__func__  # type: ignore[attr-defined]
+
+
 def summary_of(name: str) -> str:
     """What the method does, in one line, and what it needs."""
     _check(name)

@@ -262,13 +262,16 @@ def spreadsheet_row(rows: NDArray[np.int64]) -> int:
 
 
 def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> None:
-    """Refuse a table without the needed columns, and list those it has."""
-    for column in needed:
-        if column not in names:
-            raise MissingColumnError(
-                f"Expected a column {column!r} in {where}, but there is none."
-                f"{nearest(column, names)} It has: {show(names)}."
-            )
+    """Refuse a table without the needed columns, and list all that it has."""
+    missing = [column for column in needed if column not in names]
+    if missing:
+        one = "a column" if len(missing) == 1 else "the columns"
+        hint = nearest(missing[0], names) if len(missing) == 1 else ""
+        odd = " A comma, a semicolon or a tab stands between cells." if len(names) == 1 else ""
+        raise MissingColumnError(
+            f"Expected {one} {', '.join(map(repr, missing))} in {where}, but there is none."
+            f"{hint} It has: {', '.join(map(repr, names))}.{odd}"
+        )
 
 
 def _short(value: object) -> str:
