@@ -188,6 +188,15 @@ class SiteSettings:
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
 
+    def planned_split(self) -> dict[str, int | float]:
+        """How the target's rows will be divided, by the names of ``site.toml``."""
+        few, share = self.split.n_target, self.split.test_fraction
+        return {
+            "seed": self.seed,
+            "n-target": few or 0,
+            "test-fraction": TEST_FRACTION if share is None else share,
+        }
+
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),

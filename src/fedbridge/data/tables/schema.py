@@ -138,6 +138,12 @@ class TableSummary:
     columns: Mapping[str, ColumnSummary]
     labels: tuple[str, ...] | None
 
+    def of(self, columns: Sequence[str] | None) -> TableSummary:
+        """The same with some of the columns, in this order; None for all."""
+        if columns is None:
+            return self
+        return TableSummary({c: self.columns[c] for c in columns if c in self.columns}, self.labels)
+
 
 def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
     """All that sites must agree on, from the cells of one table.
