@@ -102,8 +102,10 @@ def test_another_label_is_for_every_site_to_agree_to(made, capsys):
     assert told["sites"] == dict.fromkeys("ABT", command)
     for name, site in folders.items():
         site.settings_file.write_text(kept[name])  # it is elsewhere, as it was handed out
-    text = " ".join(f.said for f in check(made.folder).findings if f.what == "A: data")
-    assert "fedbridge deploy change . --label-column ill &&" in text
+    (asked,) = [f.command for f in check(made.folder).findings if f.what == "A: data"]
+    assert asked == command
+    main(["deploy", "check", str(made.folder)])
+    assert f"\nA: data:\n{command}\n" in capsys.readouterr().out, "on a line, to be pasted"
     for site in folders.values():
         assert change(site.folder, "--label-column ill") == 0
         assert site.settings().data.endswith("patients.csv"), "its own settings stay"

@@ -177,17 +177,25 @@ class TestAtASite:
         assert "at least 4 rows to train on" in said(made.site("T").folder, "data", "problem")
 
     def test_everything_that_is_wrong_with_a_file_is_told_at_once(self, made):
-        change = {"age": ["61,5"] * 40, "dose": ["1"] * 39 + ["x"], "note": map(str, range(40))}
+        comma = ["61,5"] * 40
+        change = {
+            "age": comma,
+            "weight": comma,
+            "dose": ["1"] * 39 + ["x"],
+            "note": map(str, range(40)),
+        }
         table = patients("A", **change).assign(note=[f"patient {n}" for n in range(40)])
         give_data(made, A=table.drop(columns="label"))
         found = [f.said for f in check(made.site("A").folder).findings if f.state == "problem"]
-        assert len(found) == 4
-        for part in ("column 'label'", "'61,5'", "'x'", "free text"):
+        assert len(found) == 4, "what one setting puts right is told of once"
+        for part in ("column 'label'", "'61,5'", "the same in 'weight'.", "'x'", "free text"):
             assert any(part in text for text in found), part
 
     def test_a_decimal_comma_is_the_sites_own_affair(self, made):
         give_data(made, A=patients("A", age=["61,5", "70,25"] * 20))
-        assert "`decimal=','`" in said(made.site("A").folder, "data", "problem")
+        assert 'line of site.toml: `decimal = ","`.' in said(
+            made.site("A").folder, "data", "problem"
+        )
         add_settings(made.site("A"), 'decimal = ","')
         assert check(made.site("A").folder).ok
         assert "decimal" not in str(made.plan().agreed("A"))
@@ -223,7 +231,7 @@ class TestAtASite:
             file = made.site("A").settings_file
             file.write_text(file.read_text().replace("localhost:8000", f"localhost:{port}"))
             assert "answers" in said(made.site("A").folder, "link", "ok")
-        assert "need not run before the node" in said(made.site("A").folder, "link", "note")
+        assert "need not run before this site's node" in said(made.site("A").folder, "link", "note")
         assert check(made.site("A").folder).findings[-1].what == "link"
 
 
@@ -279,8 +287,8 @@ class TestAtTheCoordinator:
             "column 'sex' at every site, but B has none",
         ):
             assert any(part in problem for problem in problems), part
-        (way, *_) = [f.said for f in found if f.state == "note"]
-        assert way.endswith(f"fedbridge deploy change {made.folder} --columns age,Age")
+        (way,) = [f.command for f in found if f.command]
+        assert way == f"fedbridge deploy change {made.folder} --columns age,Age"
         assert not made.schema.exists()
 
     def test_an_empty_column_of_categories_is_found_before_the_run(self, made):
@@ -305,7 +313,7 @@ class TestAtTheCoordinator:
         ("change", "message"),
         [
             ({"site": "B"}, "put it into sites/B/"),
-            ({"role": "target"}, "`fedbridge deploy change . --role source && fedbridge deploy"),
+            ({"role": "target"}, "it has another role: let it type the command below"),
             ({"versions": {"python": "3.8", "flwr": "1.0"}}, "flwr 1.0 (here 1."),
             ({"format": 3}, "cannot be used"),
             ({"labels": ["no", "\x1b[2Jyes"]}, "that can be shown"),

@@ -57,9 +57,18 @@ class EmptyColumnError(DataError):
 
 
 class NotANumberError(DataError):
-    """A cell that is no number, or one in another format, in a column of numbers."""
+    """A cell that is no number, or one in another format, in a column of numbers.
+
+    Attributes:
+        column: which.
+        remedy: the options that read such numbers, if there are any.
+    """
 
     in_words = "a column of numbers holds something else"
+
+    def __init__(self, message: str, column: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.column, self.remedy = column, remedy
 
 
 class NotAgreedError(DataError):

@@ -212,6 +212,9 @@ def check_command(args: Namespace) -> int:
         from fedbridge.cli.shared import results
 
         results().print(findings_table(report))
+        for finding in report.findings:
+            if finding.command:
+                shared.say("", f"{finding.what}:", finding.command)
     return 0 if report.ok else NOT_IN_ORDER
 
 
@@ -332,6 +335,7 @@ def run_command(args: Namespace) -> int:
     """Start a run and follow it to its end."""
     from fedbridge.deploy.folders import Deployment
     from fedbridge.deploy.running import follow_run, run_command, shown, start_run
+    from fedbridge.runs.folder import RunFolder
 
     deployment = Deployment(args.folder.absolute())
     if args.print:
@@ -339,10 +343,19 @@ def run_command(args: Namespace) -> int:
     plan = deployment.plan()
     run_id = start_run(deployment, plan, _to_stderr)
     state = follow_run(deployment, plan, run_id, _to_stderr)
+    model = deployment.site(plan.target).run
     content = {"run_id": run_id, "status": state.status, "folder": str(deployment.run)}
-    _tell(args, content, [f"run {run_id}: {state.status}", f"folder: {deployment.run}"])
+    lines = [f"run {run_id}: {state.status}", f"folder: {deployment.run}"]
     if state.status == "completed":
-        return 0
+        absent = (RunFolder(deployment.run).summary() or {}).get("absent", {})
+        content |= {"model": str(model), "absent": absent}
+        lines += [f"{name} took no part: {reason}" for name, reason in absent.items()]
+        lines += [
+            f"the model is at {plan.target}, in the folder `run` of its site's folder; there:",
+            "  fedbridge predict run NEW.csv --out predictions.csv",
+        ]
+        return _tell(args, content, lines)
+    _tell(args, content, lines)
     fate = state.details or ("no reason given" if state.finished else "it goes on without us")
     return shared.complain(f"run {run_id} is {state.status}: {fate}", shared.FAILED)
 

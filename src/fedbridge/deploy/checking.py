@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import platform
+import re
 import shlex
 import socket
 import ssl
@@ -21,7 +22,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedbridge.base.errors import DataError, EmptyColumnError, FedbridgeError, SeveralError
+from fedbridge.base.errors import (
+    DataError,
+    EmptyColumnError,
+    FedbridgeError,
+    NotANumberError,
+    SeveralError,
+)
 from fedbridge.base.files import parse_json, read_text, write_atomically
 from fedbridge.data.tables.load import describe_csv, load_csv_site
 from fedbridge.data.tables.schema import (
@@ -48,7 +55,7 @@ from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cryptography.x509 import Certificate
 
@@ -58,11 +65,19 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and what was found; a problem says what to do as well."""
+    """One thing that was looked at, and what was found; a problem says what to do as well.
+
+    Attributes:
+        what: the thing.
+        state: whether it is in order.
+        said: what was found.
+        command: what to type, on a line of its own; empty if nothing.
+    """
 
     what: str
     state: FindingState
     said: str
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,10 +101,45 @@ def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Fi
     try:
         said = look()
     except SeveralError as error:
-        return [Finding(what, "problem", str(one)) for one in error.errors]
+        return [Finding(what, "problem", text) for text in _told_once(error.errors)]
+    except OtherwiseError as error:
+        return [Finding(what, "problem", str(error), error.command)]
+    except NotANumberError as error:
+        return [Finding(what, "problem", text) for text in _told_once([error])]
     except (FedbridgeError, OSError) as error:
         return [Finding(what, "problem", str(error))]
     return [Finding(what, "ok", said)] if isinstance(said, str) else list(said)
+
+
+def _told_once(errors: Sequence[FedbridgeError]) -> Iterator[str]:
+    """What is wrong with a site's file; numbers that one setting reads are told of once."""
+    remedies: dict[str, list[str]] = {}
+    for error in errors:
+        if isinstance(error, NotANumberError) and error.remedy:
+            remedies.setdefault(error.remedy, []).append(error.column)
+    for error in errors:
+        if not isinstance(error, NotANumberError) or not error.remedy:
+            yield str(error)
+        elif columns := remedies.pop(error.remedy, None):
+            others = ", ".join(map(repr, columns[1:]))
+            line = OPTION.sub(r'\1 = "\2"', error.remedy)
+            also = f" It is the same in {others}." if others else ""
+            yield f"{error}{also} As a line of site.toml: {line}."
+
+
+OPTION = re.compile(r"(\w+)='([^']*)'")
+
+
+class OtherwiseError(DeploymentError):
+    """A site says otherwise than the plan.
+
+    Attributes:
+        command: what it types to say the same.
+    """
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(message)
+        self.command = command
 
 
 def check(folder: Path, *, counts: bool = True) -> Report:
@@ -174,7 +224,10 @@ def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
     try:
         return [Finding("link", "ok", _reached(settings.link, site.ca))]
     except LinkAwayError as error:
-        said = f"{error} It need not run before the node does."
+        said = (
+            f"no answer yet at {settings.link} ({error.__cause__}): it need not run before this "
+            f"site's node does, and the coordinator starts it"
+        )
         return [Finding("link", "note", said)]
 
 
@@ -314,10 +367,11 @@ def _told(deployment: Deployment, name: str, described: dict[str, Description]) 
         )
     other = otherwise(plan, found)
     if other:
-        raise DeploymentError(
+        raise OtherwiseError(
             f"Expected site {name!r} to describe its data as planned, but it has another "
-            f"{', '.join(other)}: let it type `{site_command(other)}` in its folder, and send its "
-            f"new description.json."
+            f"{', '.join(other)}: let it type the command below in its folder, and send its new "
+            f"description.json.",
+            site_command(other),
         )
     described[name] = found
     odd = differences(own_versions(), found.versions)
@@ -357,7 +411,7 @@ def _agreement(
     ]
     if problems:
         found = [Finding("agreement", "problem", str(problem)) for problem in problems]
-        notes = [*_way_out(deployment, plan, sites), *notes]
+        found += _way_out(deployment, plan, sites)
     else:
         write_atomically(deployment.schema, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
@@ -375,7 +429,7 @@ def _unreadable(column: str, sites: Mapping[str, TableSummary], plan: Deployment
 
 def _way_out(
     deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, TableSummary]
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     """The command that leaves out the columns that sites do not have alike, if there are any."""
     codes = plan.reading.categorical
     alike = [
@@ -385,10 +439,8 @@ def _way_out(
     ]
     if alike and {*alike} != {column for own in sites.values() for column in own.columns}:
         words = ["deploy", "change", str(deployment.folder), "--columns", ",".join(alike)]
-        yield (
-            f"to learn only from the {len(alike)} columns that all sites have alike: "
-            f"{shlex.join(['fedbridge', *words])}"
-        )
+        said = f"{len(alike)} columns all sites have alike: the command below uses only these"
+        yield Finding("agreement", "note", said, shlex.join(["fedbridge", *words]))
 
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:

@@ -252,7 +252,9 @@ def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> No
     return NotANumberError(
         f"Expected numbers in column {column!r}, but row {spreadsheet_row(table.rows)}{where} has "
         f"{_short(cells[0])} ({len(cells)} such cells; the header is row 1): {advice}, or "
-        f"{otherwise}."
+        f"{otherwise}.",
+        column,
+        shown(spellings) if spellings else "",
     )
 
 
