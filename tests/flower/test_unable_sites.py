@@ -67,6 +67,19 @@ def test_every_round_the_summary_the_card_and_the_page_say_so(nodes, tmp_path):
     assert "patient 17" not in str(grid.sent)
 
 
+def test_the_targets_own_card_says_so_too(nodes, tmp_path, monkeypatch):
+    """It hears who took no part, but not why."""
+    monkeypatch.setenv("FEDBRIDGE_SITE", str(tmp_path))
+    run_over_pretended_flower(blobs(), "auto", 2, tmp_path, PretendGrid(nodes), **QUICK)
+    assert read_run(tmp_path / "run").summary["absent"] == {
+        "site 0": "missing, as the coordinator says"
+    }
+    card = (tmp_path / "run" / "model-card.md").read_text()
+    assert "with 2 other sites" in card
+    assert "Took no part: site 0" in card
+    assert "no values" not in card
+
+
 def test_a_target_that_cannot_take_part_ends_the_run_at_once(nodes, tmp_path):
     nodes[0] = failing("target", "target")
     with pytest.raises(MembershipError, match=f"correct that at the site.*target.*{REASON}"):
@@ -104,9 +117,9 @@ def test_who_is_missing_is_said_while_others_wait(tmp_path, caplog, monkeypatch)
     caplog.set_level(logging.INFO, "fedbridge")
     here = nodes_of(blobs(), tmp_path)
     members([here[0], here[1]]).gather(wait=1)
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("here: target, site 0; missing: site 1, site 2 (0 of 1 seconds)")
-    assert len(said) > 1
+    first, second, *_ = [record.getMessage() for record in caplog.records]
+    assert first == "here: nobody yet; missing: target, site 0, site 1, site 2 (0 of 1 seconds)"
+    assert second.startswith("here: target, site 0; missing: site 1, site 2 (")
 
 
 def test_who_has_not_answered_in_a_round_is_said(tmp_path, caplog, monkeypatch):

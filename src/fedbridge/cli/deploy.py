@@ -15,7 +15,7 @@ from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from rich.table import Table
 
@@ -298,22 +298,26 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
 def link_command(args: Namespace) -> int:
     """Run the link in the foreground."""
     from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.running import start_link_command
+    from fedbridge.deploy.running import run_until_stopped, shown, start_link_command
 
     deployment = Deployment(args.folder.absolute())
     command = start_link_command(deployment, deployment.plan())
+    if args.print:
+        return shared.say(shown([command], deployment))
     log = deployment.coordinator / "link.log"
-    return _run(args, command, deployment, log)
+    return run_until_stopped(command, deployment, log, _to_stderr)
 
 
 def node_command(args: Namespace) -> int:
     """Run a site's node in the foreground."""
     from fedbridge.deploy.folders import SiteFolder
-    from fedbridge.deploy.running import start_node_command
+    from fedbridge.deploy.running import run_node, shown, start_node_command
 
     site = SiteFolder(args.folder.absolute())
-    command = start_node_command(site, site.settings())
-    return _run(args, command, site, site.folder / "node.log")
+    settings = site.settings()
+    if args.print:
+        return shared.say(shown([start_node_command(site, settings)], site))
+    return run_node(site, settings, _to_stderr)
 
 
 def register_command(args: Namespace) -> int:
@@ -358,14 +362,6 @@ def run_command(args: Namespace) -> int:
     _tell(args, content, lines)
     fate = state.details or ("no reason given" if state.finished else "it goes on without us")
     return shared.complain(f"run {run_id} is {state.status}: {fate}", shared.FAILED)
-
-
-def _run(args: Namespace, command: Sequence[str], place: Deployment | SiteFolder, log: Path) -> int:
-    from fedbridge.deploy.running import run_until_stopped, shown
-
-    if args.print:
-        return shared.say(shown([command], place))
-    return run_until_stopped(command, place, log, _to_stderr)
 
 
 def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> int:

@@ -48,7 +48,7 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     SiteSettings,
 )
-from fedbridge.deploy.running import other_keys
+from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.flower import pki
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.privacy import epsilon
@@ -222,7 +222,11 @@ def _reached(address: str, ca: Path) -> str:
 def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
     """A site may check before the coordinator has started the link; another link is a problem."""
     try:
-        return [Finding("link", "ok", _reached(settings.link, site.ca))]
+        found = [Finding("link", "ok", _reached(settings.link, site.ca))]
+        if is_registered(site, settings) is False:
+            said = f"this site's key is not registered yet: send {site.key.public.name}"
+            found.append(Finding("link", "note", f"{said} to the coordinator"))
+        return found
     except LinkAwayError as error:
         said = (
             f"no answer yet at {settings.link} ({error.__cause__}): it need not run before this "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
+from fedbridge.data.tables.preprocessing import ByOwnRows
 from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy.folders import DeploymentError, check_site_settings, spelling_in
 from fedbridge.flower.floors import floors_in
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
     from fedbridge.data.site_package import LocalSite, Role
+    from fedbridge.data.tables.preprocessing import Preprocessing
 
 
 def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
@@ -57,3 +59,12 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
         return site
 
     return load
+
+
+def as_agreed(schema: Path) -> Callable[[], Preprocessing]:
+    """How rows of any site are treated, as far as a coordinator knows: by the agreed schema."""
+
+    def read() -> Preprocessing:
+        return ByOwnRows.of_schema(Schema.from_json(schema.read_text(encoding="utf-8")))
+
+    return read

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
+from fedbridge.base.errors import FedbridgeError
 from fedbridge.deploy.folders import (
     LINK_NAME,
     Deployment,
@@ -19,6 +20,7 @@ from fedbridge.deploy.folders import (
 )
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.options import SITE_FOLDER
+from fedbridge.flower.pki import read_public_key
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
@@ -48,6 +50,19 @@ OTHER_KEY = (
     "another key than the one in its folder is registered as {!r} at the link; no run believes it: "
     "remove it with `flwr supernode unregister {} " + LINK_NAME + "`, and find out who registered "
     "it if the site has no new key."
+)
+
+
+NOT_ACTIVATED = "Failed to activate SuperNode"
+NOT_REGISTERED = (
+    "Expected the key of site {!r} to be registered at the link, but it is not: send {} to the "
+    "coordinator, who puts it into the site's folder there and runs `fedbridge deploy register`, "
+    "then start the node again."
+)
+NOT_LET_IN = (
+    "Expected the link to let the node of site {!r} in, but it did not: either its key is not "
+    "registered (the coordinator runs `fedbridge deploy register`), or a node of this site that "
+    "was killed still counts as online for up to a minute (start it again then)."
 )
 
 
@@ -136,6 +151,38 @@ def run_until_stopped(
             with uninterrupted():
                 processes.close()
     return code
+
+
+def run_node(site: SiteFolder, settings: SiteSettings, say: Callable[[str], object]) -> int:
+    """Run a site's node in the foreground; one that the link does not know is told so.
+
+    Flower says only that the node could not be activated, and so it does of a node that the link
+    still takes for another one that was killed.
+    """
+    if is_registered(site, settings) is False:
+        raise DeploymentError(NOT_REGISTERED.format(settings.site, site.key.public))
+    refused = False
+
+    def listen(text: str) -> None:
+        nonlocal refused
+        refused = refused or NOT_ACTIVATED in text
+        say(text)
+
+    command = start_node_command(site, settings)
+    code = run_until_stopped(command, site, site.folder / "node.log", listen)
+    if refused:
+        raise DeploymentError(NOT_LET_IN.format(settings.site))
+    return code
+
+
+def is_registered(site: SiteFolder, settings: SiteSettings) -> bool | None:
+    """Whether the link knows this site's key; None if it does not say."""
+    try:
+        own = read_public_key(site.key.public)
+        with Control(settings.link, site.ca) as control:
+            return any(node.public_key == own for node in control.nodes())
+    except (FedbridgeError, OSError):
+        return None
 
 
 def _from(log: Path, position: int) -> bytes:

@@ -58,6 +58,18 @@ app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''
 
 
+SERVER_APP = '''\
+"""What runs at the coordinator: the rounds, as the run configuration says."""
+
+from pathlib import Path
+
+from fedbridge.deploy.loading import as_agreed
+from fedbridge.engines.flower import server_app
+
+app = server_app(preprocessing=as_agreed(Path(__file__).with_name("schema.json")))
+'''
+
+
 def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
     """The files of the app by their paths."""
     readme = (
@@ -65,7 +77,9 @@ def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
         f"What to do with it is in the RUNBOOK.md beside this folder.\n"
     )
     description = f"A federation of {len(plan.sources)} sources for {plan.target}"
-    files = server.app_files(run_config(plan, keys), description=description, client=CLIENT_APP)
+    files = server.app_files(
+        run_config(plan, keys), description=description, client=CLIENT_APP, server=SERVER_APP
+    )
     return {**files, "README.md": readme}
 
 

@@ -127,7 +127,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         else:
             chosen = worker.own_model(number) or _states(message, worker.layout)[0]
             evaluation = worker.evaluate(number, chosen)
-        worker.keep(number, chosen, evaluation, facts)
+        absent = [name for name in worker.spec.sources if name in work.get("absent", ())]
+        worker.keep(number, chosen, evaluation, facts, absent)
         if worker.privacy is not None:
             reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
         else:

@@ -90,6 +90,7 @@ class FlowerEngine:
         self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed: set[int] = set()
+        self._absent: list[str] = []
 
     def open(self, *, slots: int, rows: int) -> None:
         """Nothing to start: nodes are there before a run."""
@@ -148,7 +149,8 @@ class FlowerEngine:
 
     def _config(self, round: int, **work: Any) -> ConfigRecord:
         """The run spec and what is asked, as a record."""
-        text = to_json({"spec": asdict(self.spec), "round": round, **work})
+        said = {"spec": asdict(self.spec), "round": round, "absent": self._absent}
+        text = to_json({**said, **work})
         return ConfigRecord({"server-round": round, "work": text})
 
     def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
@@ -167,11 +169,12 @@ class FlowerEngine:
         there = {name: node for name, node in self.membership.nodes.items() if name in contents}
         messages = {there[name]: contents[name] for name in contents if name in there}
         names = {node: name for name, node in there.items()}
-        found = self.transport.ask(MessageType.TRAIN, messages, str(round), names=names)
+        found = self.transport.ask(MessageType.TRAIN, messages, f"round {round}", names=names)
         answers = {
             name: found[there[name]] if name in there else NoAnswer(self.membership.absence(name))
             for name in contents
         }
+        self._absent = [name for name, own in answers.items() if isinstance(own, NoAnswer)]
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
@@ -199,7 +202,7 @@ class FlowerEngine:
             node = self.membership.nodes[target]
             asked = {node: content}
             answer = self.transport.ask(
-                MessageType.EVALUATE, asked, str(round), names={node: target}
+                MessageType.EVALUATE, asked, f"round {round}", names={node: target}
             )[node]
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(target, silent=answer.silent)

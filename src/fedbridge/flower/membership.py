@@ -168,7 +168,8 @@ class Membership:
             return
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
         questions = dict.fromkeys(strangers, question)
-        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
+        names = {node: printable(there[node].name)[:LONGEST_NAME] or str(node) for node in there}
+        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS, names=names)
         for node, answer in answers.items():
             try:
                 self._admit(there[node], answer)
@@ -201,15 +202,17 @@ class Membership:
 
     def _wait_until(self, true: Callable[[], bool], wait: float) -> None:
         begun = time.monotonic()
-        said, word = self._presence(), begun + WORD_SECONDS
+        said, word = "", begun
         while not true() and time.monotonic() < begun + wait:
-            self.refresh()
-            now, presence = time.monotonic(), self._presence()
+            presence, now = self._presence(), time.monotonic()
             if presence != said or now > word:
                 log.info("%s (%.0f of %g seconds)", presence, now - begun, wait)
                 said, word = presence, now + WORD_SECONDS
+            self.refresh()
             if not true():
                 time.sleep(POLL_SECONDS)
+        if said:
+            log.info("%s", self._presence())
 
     def _presence(self) -> str:
         """Who is there, who is missing and who cannot take part."""

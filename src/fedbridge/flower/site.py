@@ -30,7 +30,7 @@ from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.flower.screening import screen_news, types_and_shapes
-from fedbridge.flower.target_run import TargetRun, run_in
+from fedbridge.flower.target_run import TargetRun, line_of, run_in
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult, Job
@@ -270,8 +270,12 @@ class SiteWorker:
         state: Model,
         evaluation: Evaluation,
         facts: Mapping[str, Any] | None = None,
+        absent: Sequence[str] = (),
     ) -> None:
-        """Keep the model of a round; where rows are set aside, only if it is the best on them."""
+        """Keep the model of a round; where rows are set aside, only if it is the best on them.
+
+        ``facts`` are what a decision stands on, ``absent`` the sources that took no part.
+        """
         kept = TargetRun(
             self.memory.model(),
             self.site,
@@ -281,7 +285,8 @@ class SiteWorker:
             pages=self.memory.home is not None,
         )
         best = self._is_best(round, evaluation)
-        kept.keep(round, state if best else None, evaluation, facts or {})
+        line = line_of(round, evaluation, facts or {}, absent)
+        kept.keep(line, state if best else None)
 
     def _is_best(self, round: int, evaluation: Evaluation) -> bool:
         """Whether no earlier round was better, as far as rows set aside can tell."""

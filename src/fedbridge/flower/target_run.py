@@ -20,7 +20,7 @@ from fedbridge.runs.record import summarise
 from fedbridge.training.blend import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -84,13 +84,10 @@ class TargetRun:
         self.site, self.spec, self.federation = site, spec, federation
         self.model, self.pages = model, pages
 
-    def keep(
-        self, round: int, state: Model | None, evaluation: Evaluation, facts: Mapping[str, Any]
-    ) -> None:
+    def keep(self, line: dict[str, Any], state: Model | None) -> None:
         """Put down what a round was worth, and its model; None leaves the one that is there."""
         folder, task = self.folder, self.federation.task
-        history = [line for line in folder.history() if line["round"] < round]
-        history.append(self._line(round, evaluation, facts))
+        history = [*(old for old in folder.history() if old["round"] < line["round"]), line]
         config = self.config(history)
         folder.check(config, resume=True)
         folder.unseal()
@@ -146,15 +143,19 @@ class TargetRun:
             },
         }
 
-    def _line(self, round: int, evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "round": round,
-            "phase": "warm-up" if round < 1 else "training",
-            **asdict(evaluation.test or NOT_MEASURED),
-            **{key: facts[name] for name, key in CHOSEN.items() if name in facts},
-            "failures": {},
-            "notes": [],
-            "validation_loss": evaluation.validation,
-            "bytes_up": 0,
-            "bytes_down": 0,
-        }
+
+def line_of(
+    round: int, evaluation: Evaluation, facts: Mapping[str, Any], absent: Sequence[str]
+) -> dict[str, Any]:
+    """A round as the target's history tells it."""
+    return {
+        "round": round,
+        "phase": "warm-up" if round < 1 else "training",
+        **asdict(evaluation.test or NOT_MEASURED),
+        **{key: facts[name] for name, key in CHOSEN.items() if name in facts},
+        "failures": dict.fromkeys(absent, "missing, as the coordinator says"),
+        "notes": [],
+        "validation_loss": evaluation.validation,
+        "bytes_up": 0,
+        "bytes_down": 0,
+    }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedbridge")
 
 POLL_SECONDS = 0.2
-WORD_SECONDS = 30.0
+WORD_SECONDS = 15.0
 """So often whoever watches hears who is waited for."""
 ARRAY_OVERHEAD = 200
 """Bytes of an array's name, type, shape and checksum in a message, about."""
@@ -106,7 +106,7 @@ class Transport:
             if names is not None and time.monotonic() > word:
                 missing = ", ".join(sorted(names[nodes[number]] for number in waiting))
                 passed = time.monotonic() - begun
-                log.info("round %s: %s has not answered yet, %.0f seconds", group, missing, passed)
+                log.info("%s: %s has not answered yet, %.0f seconds", group, missing, passed)
                 word += WORD_SECONDS
             time.sleep(POLL_SECONDS)
         silent = NoAnswer(f"no answer within {timeout:g} seconds", silent=True)
