@@ -353,7 +353,7 @@ def run_command(args: Namespace) -> int:
     if state.status == "completed":
         absent = (RunFolder(deployment.run).summary() or {}).get("absent", {})
         content |= {"model": str(model), "absent": absent}
-        lines += [f"{name} took no part: {reason}" for name, reason in absent.items()]
+        lines += [f"took no part: {name} ({reason})" for name, reason in absent.items()]
         lines += [
             f"the model is at {plan.target}, in the folder `run` of its site's folder; there:",
             "  fedbridge predict run NEW.csv --out predictions.csv",

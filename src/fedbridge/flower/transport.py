@@ -106,7 +106,7 @@ class Transport:
             if names is not None and time.monotonic() > word:
                 missing = ", ".join(sorted(names[nodes[number]] for number in waiting))
                 passed = time.monotonic() - begun
-                log.info("%s: %s has not answered yet, %.0f seconds", group, missing, passed)
+                log.info("%s: no answer yet from %s (%.0f seconds)", group, missing, passed)
                 word += WORD_SECONDS
             time.sleep(POLL_SECONDS)
         silent = NoAnswer(f"no answer within {timeout:g} seconds", silent=True)
