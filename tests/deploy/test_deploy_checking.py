@@ -9,6 +9,7 @@ import pytest
 from deploying import deployment, give_data, patients, plan
 from links import answering
 
+from fedbridge.cli.main import main
 from fedbridge.data.tables.schema import Schema
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
@@ -72,6 +73,12 @@ def said(folder, what, state=None):
     found = [finding for finding in check(folder).findings if finding.what == what]
     assert found, what
     return " ".join(f.said for f in found if state is None or f.state == state)
+
+
+def check_of(made, what):
+    """The only finding on one thing."""
+    (found,) = [finding for finding in check(made.folder).findings if finding.what == what]
+    return found
 
 
 def test_a_folder_of_neither_kind_is_refused(tmp_path):
@@ -151,6 +158,51 @@ class TestAtASite:
         file.write_text(file.read_text().replace('data = ""', f'data = "{path}"'))
         assert message in said(made.site("A").folder, "data", "problem")
 
+    def test_a_target_that_could_not_be_read_is_found_at_once(self, made):
+        give_data(made, T=patients("T", sex=None, age=None))
+        text = said(made.site("T").folder, "data", "problem")
+        assert "every column at the target, but 'age', 'sex' has none" in text
+        assert not made.site("T").description.exists()
+
+    def test_a_split_that_leaves_one_class_is_found_at_once(self, made):
+        give_data(made)
+        file = made.site("T").settings_file
+        file.write_text(file.read_text().replace("n-target = 0", "n-target = 1"))
+        assert "two classes at the target" in said(made.site("T").folder, "data", "problem")
+
+    def test_a_split_below_the_floors_is_found_at_once(self, made):
+        give_data(made)
+        file = made.site("T").settings_file
+        file.write_text(file.read_text().replace("n-target = 0", "n-target = 2"))
+        assert "at least 4 rows to train on" in said(made.site("T").folder, "data", "problem")
+
+    def test_everything_that_is_wrong_with_a_file_is_told_at_once(self, made):
+        comma = ["61,5"] * 40
+        change = {
+            "age": comma,
+            "weight": comma,
+            "dose": ["1"] * 39 + ["x"],
+            "note": map(str, range(40)),
+        }
+        table = patients("A", **change).assign(note=[f"patient {n}" for n in range(40)])
+        give_data(made, A=table.drop(columns="label"))
+        found = [f.said for f in check(made.site("A").folder).findings if f.state == "problem"]
+        assert len(found) == 4, "what one setting puts right is told of once"
+        for part in ("column 'label'", "'61,5'", "the same in 'weight'.", "'x'", "free text"):
+            assert any(part in text for text in found), part
+
+    def test_a_decimal_comma_is_the_sites_own_affair(self, made):
+        give_data(made, A=patients("A", age=["61,5", "70,25"] * 20))
+        assert 'line of site.toml: `decimal = ","`.' in said(
+            made.site("A").folder, "data", "problem"
+        )
+        add_settings(made.site("A"), 'decimal = ","')
+        assert check(made.site("A").folder).ok
+        assert "decimal" not in str(made.plan().agreed("A"))
+        for name in ("B", "T"):
+            check(made.site(name).folder)
+        assert check_of(made, "agreement").state == "ok"
+
     def test_a_table_without_the_label_is_a_problem(self, made):
         give_data(made, A=patients("A").drop(columns="label"))
         assert "column 'label'" in said(made.site("A").folder, "data", "problem")
@@ -179,7 +231,8 @@ class TestAtASite:
             file = made.site("A").settings_file
             file.write_text(file.read_text().replace("localhost:8000", f"localhost:{port}"))
             assert "answers" in said(made.site("A").folder, "link", "ok")
-        assert "deploy link" in said(made.site("A").folder, "link", "problem")
+        assert "need not run before this site's node" in said(made.site("A").folder, "link", "note")
+        assert check(made.site("A").folder).findings[-1].what == "link"
 
 
 class TestAtTheCoordinator:
@@ -213,6 +266,43 @@ class TestAtTheCoordinator:
         assert message in said(made.folder, "agreement", "problem")
         assert not made.schema.exists()
 
+    def test_all_disagreements_come_in_one_answer_with_names_to_paste_back(self, made):
+        """Columns, types, empty columns, label codes, and categories that differ in case."""
+        change = {"Age": range(40), "Dose": "much", "label": ["No", "Yes"] * 20}
+        give_data(
+            made,
+            A=patients("A", **change),
+            B=patients("B", Dose=1, Age=range(40), sex=None, thal=["x", "Y"] * 20),
+            T=patients("T", Dose=2, Age=[None] * 39 + [1], thal=["x", "y"] * 20),
+        )
+        for name in ("A", "B", "T"):
+            assert check(made.site(name).folder, counts=False).ok
+        found = [f for f in check(made.folder).findings if f.what == "agreement"]
+        problems = [f.said for f in found if f.state == "problem"]
+        assert len(problems) == 4
+        for part in (
+            "site 'A' lacks 'thal'",
+            "column 'Dose': text at 'A' ('much'), numbers at 'B', numbers at 'T'",
+            "A has 'No', 'Yes'",
+            "column 'sex' at every site, but B has none",
+        ):
+            assert any(part in problem for problem in problems), part
+        (way,) = [f.command for f in found if f.command]
+        assert way == f"fedbridge deploy change {made.folder} --columns age,Age"
+        assert not made.schema.exists()
+
+    def test_an_empty_column_of_categories_is_found_before_the_run(self, made):
+        """Its source would fail to load; of numbers it says nothing and is no problem."""
+        give_data(made, A=patients("A", sex=None), B=patients("B", age=None))
+        for name in made.plan().sites:
+            assert check(made.site(name).folder).ok
+        assert "no values in 'sex'" in said(made.site("A").folder, "data", "note")
+        text = said(made.folder, "agreement", "problem")
+        assert "column 'sex' at every site, but A has none" in text
+        assert "age" not in text
+        assert main(["deploy", "change", str(made.folder), "--columns", "age"]) == 0
+        assert check_of(made, "agreement").state == "ok", "no site has to send anything"
+
     def test_categories_that_one_site_lacks_are_a_note(self, made):
         give_data(made, A=patients("A", sex="f"))
         for name in made.plan().sites:
@@ -222,8 +312,8 @@ class TestAtTheCoordinator:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"site": "B"}, "compare its site.toml"),
-            ({"role": "target"}, "compare its site.toml"),
+            ({"site": "B"}, "put it into sites/B/"),
+            ({"role": "target"}, "it has another role: let it type the command below"),
             ({"versions": {"python": "3.8", "flwr": "1.0"}}, "flwr 1.0 (here 1."),
             ({"format": 3}, "cannot be used"),
             ({"labels": ["no", "\x1b[2Jyes"]}, "that can be shown"),

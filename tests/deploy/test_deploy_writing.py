@@ -91,28 +91,55 @@ def test_the_apps_modules_are_flower_apps(made, monkeypatch):
     assert type(server_app.app).__name__ == "ServerApp"
 
 
+def commands_of_ours(text):
+    """What a page tells people to type, by the command's name, understood by the parser."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    ours = [shlex.split(line) for line in lines if line.startswith("fedbridge ")]
+    parser = build_parser()
+    return {
+        " ".join(words[1 : 3 if words[1] == "deploy" else 2]): parser.parse_args(words[1:])
+        for words in ours
+    }
+
+
 class TestRunbook:
     def test_every_command_of_ours_is_understood(self, made):
-        blocks = re.findall(r"```sh\n(.*?)```", made.runbook.read_text(), re.DOTALL)
-        lines = [line.strip() for block in blocks for line in block.splitlines()]
-        ours = [line for line in lines if line.startswith("fedbridge ")]
-        parser = build_parser()
-        asked = {shlex.split(line)[2]: parser.parse_args(shlex.split(line)[1:]) for line in ours}
-        assert set(asked) == {"link", "register", "check", "run", "node", "renew"}
+        asked = commands_of_ours(made.runbook.read_text())
+        own = {"link", "register", "check", "change", "run", "renew"}
+        assert set(asked) == {*(f"deploy {name}" for name in own), "predict"}
 
-    def test_flowers_own_commands_are_there_for_everybody(self, made):
+    def test_flowers_own_commands_are_there_too(self, made):
         text = made.runbook.read_text()
         for name in made.plan().sites:
             key = made.site(name).key.public
             assert f"flwr supernode register {key} fedbridge --name {name}" in text
-            assert f"## Site {name}" in text
-        assert text.count("flower-supernode --superlink localhost:8000") == 3
+            assert f"sites/{name}/START-HERE.md" in text
         assert "--enable-supernode-auth" in text
         assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in text
 
-    def test_it_names_no_private_key_of_the_coordinator_to_sites(self, made):
-        sites = made.runbook.read_text().split("## Site A")[1]
-        assert "server.key" not in sites
+    def test_its_last_section_says_how_to_use_the_model(self, made):
+        last = made.runbook.read_text().rpartition("\n## ")[2]
+        assert last.startswith("Use the model")
+        assert f"fedbridge predict {made.site('T').run} NEW.csv" in last
+        assert "has no model to use" in last
+
+    def test_of_a_method_without_a_decision_the_coordinator_has_the_model_too(self, tmp_path):
+        made = deployment(tmp_path / "dep", method="fedavg")
+        assert "The same network is in `coordinator/run`" in made.runbook.read_text()
+
+
+class TestStartHere:
+    def test_every_site_has_its_own_page_with_exact_commands(self, made):
+        for name in made.plan().sites:
+            text = made.site(name).start_here.read_text()
+            assert text.startswith(f"# Start here: site {name} (")
+            own = {"check", "change", "node"}
+            more = {"predict"} if name == "T" else set()
+            assert set(commands_of_ours(text)) == {*(f"deploy {word}" for word in own), *more}
+            assert "flower-supernode --superlink localhost:8000" in text
+            assert "export FEDBRIDGE_SITE=$PWD" in text
+            assert "server.key" not in text
 
 
 class TestNothingIsOverwritten:
@@ -123,7 +150,10 @@ class TestNothingIsOverwritten:
 
     def test_another_plan_is_refused(self, made):
         before = content_of(made.folder)
-        with pytest.raises(DeploymentError, match=r"other settings: choose another folder"):
+        with pytest.raises(
+            DeploymentError,
+            match=r"other settings \(rounds\): change it with `fedbridge deploy change",
+        ):
             write_deployment(plan(rounds=3), made.folder)
         assert content_of(made.folder) == before
 

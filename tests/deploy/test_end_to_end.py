@@ -2,20 +2,27 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from deploying import give_data, patients
 from flower.children import pids_of
+from small import same_model
 
 import fedbridge as fb
 from fedbridge.cli.main import main
 from fedbridge.deploy.checking import LinkError, reach_link
 from fedbridge.deploy.folders import Deployment, SiteFolder
 from fedbridge.flower.programs import Control, SupervisedProcesses, free_ports
+from fedbridge.runs.folder import RunFolder
+from fedbridge.workflows.predict import load_model, predict
 
 pytestmark = [
     pytest.mark.deploy,
@@ -100,10 +107,93 @@ def run(made):
 def ready(processes, made):
     """The link runs, every site is described, registered and online."""
     for name in made.plan().sites:
-        assert main(["deploy", "check", str(made.site(name).folder)]) == 2
+        assert main(["deploy", "check", str(made.site(name).folder)]) == 0
     start_link(processes, made)
     assert main(["deploy", "register", str(made.folder)]) == 0
     start_nodes(processes, made)
+
+
+def use_the_models(made, local, csv, capsys):
+    """What the runbook's last section says, at the target and at the coordinator."""
+    words = made.runbook.read_text().rpartition("## Use the model")[2]
+    (command,) = re.findall(r"^fedbridge predict .*$", words, re.MULTILINE)
+    out = made.folder / "predictions.csv"
+    typed = shlex.split(command.replace("NEW.csv", str(csv)).replace("predictions.csv", str(out)))
+    capsys.readouterr()
+    assert main(typed[1:]) == 0
+    found = pd.read_csv(out)
+    assert len(found) == len(pd.read_csv(csv))
+    own = RunFolder(made.site("T").run)
+    own.verify()
+    assert same_model(load_model(own.path).model, local.model)
+    assert {"model-card.md", "report.html", "preprocessing.json", "checksums.json"} <= {
+        file.name for file in own.path.iterdir()
+    }
+    with pytest.warns(UserWarning, match="give all rows of a site at once"):
+        assert len(predict(made.run, csv).rows) == len(found)
+
+
+def messy(name):
+    """Tables as people have them: another order, another format of numbers, an empty column."""
+    table = patients(name).assign(Thal=["x", "Y"] * 20, weight=np.arange(40) / 4)
+    return table.assign(Thal=None) if name == "B" else table[table.columns[::-1]]
+
+
+def test_messy_files_from_the_first_check_to_the_second_day(tmp_path, processes, capsys):
+    """A plan that is changed by what the checks say; later a site whose file has changed."""
+    made = Deployment(tmp_path / "dep")
+    words = f"--sites A,B --target T --port {next(free_ports())} --rounds 1 --wait 60"
+    words += " --model linear --lr 0.1 --batch-size 8"
+    assert main(["deploy", "init", *words.split(), "--out", str(made.folder)]) == 0
+    give_data(made, B=messy("B"), T=messy("T"))
+    sites = [made.site(name) for name in ("A", "B", "T")]
+    csv = sites[0].folder / "patients.csv"
+    messy("A").to_csv(csv, index=False, sep=";", decimal=",")
+    for site, port in zip(sites, free_ports(), strict=False):
+        lines = site.settings_file.read_text()
+        lines = lines.replace(f"port = {site.settings().port}", f"port = {port}")
+        site.settings_file.write_text(f'memory = "{site.folder / "memory"}"\n{lines}')
+    assert [main(["deploy", "check", str(site.folder)]) for site in sites] == [2, 0, 0]
+    assert 'decimal = ","' in (said := " ".join(capsys.readouterr().out.split()))
+    assert "no values in 'Thal'" in said
+    with sites[0].settings_file.open("a") as file:
+        file.write('decimal = ","\n')
+    assert main(["deploy", "check", str(sites[0].folder)]) == 0
+    assert main(["deploy", "check", str(made.folder)]) == 2
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert command.startswith("fedbridge deploy change ")
+    assert main(shlex.split(command)[1:]) == 0
+    assert set(made.plan().reading.columns) == {"age", "sex", "weight"}
+
+    start_link(processes, made)
+    capsys.readouterr()
+    assert main(["deploy", "node", str(sites[0].folder)]) == 2
+    assert "registered at the link, but it is not" in capsys.readouterr().err
+    assert main(["deploy", "register", str(made.folder)]) == 0
+    start_nodes(processes, made)
+    capsys.readouterr()
+    assert main(["deploy", "run", str(made.folder), "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["model"] == str(sites[2].run)
+    assert "here: nobody yet; missing: T, A, B (0 of 60 seconds)" in told.err
+    new = sites[2].folder / "patients.csv"
+    assert main(["predict", str(sites[2].run), str(new)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 41
+    assert main(["predict", str(made.run), str(new)]) == 2
+    assert "is at its target" in capsys.readouterr().err
+
+    patients("B", weight=1, sex=None).to_csv(sites[1].folder / "patients.csv", index=False)
+    assert main(["deploy", "change", str(made.folder), "--method", "fedavg"]) == 0
+    capsys.readouterr()
+    assert main(["deploy", "run", str(made.folder)]) == 0
+    told = capsys.readouterr()
+    reason = "cannot take part: a column has no values at the site"
+    assert f"B {reason}" in told.err
+    assert f"took no part: B ({reason}" in told.out
+    summary = json.loads((made.run / "summary.json").read_text())
+    assert summary["n_sources"] == {"A": 40, "B": 0}
+    assert RunFolder(sites[2].run).config()["method"] == "fedavg"
+    assert "Expected values in column 'sex'" in (sites[1].folder / "node.log").read_text()
 
 
 def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, capsys):
@@ -118,6 +208,7 @@ def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, ca
     local = fb.run(fb.load_task(here, "T", seed=1), "fedda", 2, seed=1, **OPTIONS)
     for line, expected in zip(history, local.history, strict=True):
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+    use_the_models(made, local, here / "T.csv", capsys)
 
     processes.end("link", "node-A", "node-T", patience=30)
     assert pids_of(processes) == []

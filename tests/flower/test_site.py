@@ -23,6 +23,8 @@ from fedbridge.flower.messages import (
     read,
 )
 from fedbridge.flower.site import SiteMemory, SiteWorker
+from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.record import read_run
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
 from fedbridge.training.target_side import News
@@ -203,12 +205,61 @@ class TestMemory:
         assert memory.load("home", before=4) is None
 
 
+OPTIONS = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
+
+
+class TestInASitesFolder:
+    """Where a node is one of a deployment, the target's run lies in the site's folder."""
+
+    @pytest.fixture
+    def home(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("FEDBRIDGE_SITE", str(tmp_path / "T"))
+        (tmp_path / "T").mkdir()
+        return tmp_path / "T"
+
+    @pytest.mark.parametrize("method", ["auto", "fedavg"])
+    def test_it_is_a_whole_run_with_model_card_and_page(self, method, tmp_path, home):
+        task = blobs()
+        strategy, _ = run_over_pretended_flower(task, method, 2, tmp_path, **OPTIONS)
+        local = fb.run(task, method, 2, workers=1, **OPTIONS)
+        run = read_run(home / "run")
+        assert same_model(load_model(home / "run").model, local.model)
+        told = [(line["round"], line["accuracy"]) for line in run.history]
+        assert told == [(line["round"], line["accuracy"]) for line in local.history]
+        assert run.summary["accuracy"] == strategy.result.summary["accuracy"]
+        assert "n_sources" not in run.summary
+        card = (home / "run" / "model-card.md").read_text()
+        assert "A model for the site target" in card
+        assert (home / "run" / "report.html").read_text().startswith("<!doctype html>")
+        assert (home / "run" / "test.safetensors").exists()
+        RunFolder(home / "run").verify()
+        files = [*(home / "run").iterdir()]
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+        assert (home / "run").stat().st_mode & 0o777 == 0o700
+
+    def test_the_run_that_was_last_at_work_is_the_one_to_use(self, tmp_path, home):
+        for seed in (0, 1, 0):
+            run_over_pretended_flower(blobs(), "fedavg", 1, tmp_path, seed=seed, **OPTIONS)
+            assert RunFolder(home / "run").config()["seed"] == seed
+        (aside,) = home.glob("run-*")
+        assert RunFolder(aside).config()["seed"] == 1
+        assert load_model(aside)
+
+    def test_a_round_that_is_asked_for_again_stands_there_once(self, tmp_path, home):
+        doing = worker(tmp_path, 0)
+        doing.memory.home = home
+        state = doing.federation.initial
+        for number in (1, 2, 3, 2):
+            doing.keep(number, state, doing.evaluate(number, state))
+        assert [line["round"] for line in RunFolder(home / "run").history()] == [1, 2]
+
+
 class TestAtTheTarget:
     def test_its_model_is_kept_where_it_is(self, tmp_path):
         task = blobs()
         options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
         strategy, _ = run_over_pretended_flower(task, "auto", 2, tmp_path, **options)
-        (folder,) = (tmp_path / "target" / "model" / "federation").iterdir()
+        (folder,) = (tmp_path / "target" / "model").iterdir()
         kept = load_model(folder).model
         assert same_model(kept, fb.run(task, "auto", 2, workers=1, **options).model)
         assert not same_model(kept, strategy.result.model), "the coordinator has another one"
@@ -249,23 +300,18 @@ class TestAtTheTarget:
         assert {path.stat().st_mode & 0o777 for path in kept if path.is_dir()} == {0o700}
         assert {path.stat().st_mode & 0o777 for path in kept if path.is_file()} == {0o600}
 
-    def test_every_deployment_and_run_has_a_model_of_its_own(self, tmp_path):
-        options = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
-
-        def run_once(link, seed):
-            grid = PretendGrid(nodes_of(blobs(), tmp_path, link=link))
-            return run_over_pretended_flower(
-                blobs(), "fedavg", 1, tmp_path, grid, seed=seed, **options
-            )[0].result
+    def test_every_run_has_a_model_of_its_own(self, tmp_path):
+        def run_once(seed):
+            return run_over_pretended_flower(blobs(), "fedavg", 1, tmp_path, seed=seed, **OPTIONS)[
+                0
+            ].result
 
         models = tmp_path / "target" / "model"
-        first = run_once("../up:8000", 0)
-        (folder,) = models.glob("*/*")
+        first = run_once(0)
+        (folder,) = models.iterdir()
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
-        run_once("../up:8000", 1)
-        run_once("b:8000", 0)
-        assert len([*models.glob("*/*")]) == 3
-        assert [path.name for path in models.glob("b-8000")] == ["b-8000"]
+        run_once(1)
+        assert len([*models.iterdir()]) == 2
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
         kept = load_model(folder).model.state_dict()
         assert all(torch.equal(kept[k], v) for k, v in first.model.state_dict().items())
@@ -277,8 +323,8 @@ class TestAtTheTarget:
         def kept_after(number, loss):
             doing = worker(tmp_path, 0)
             state = initial.moved(torch.full_like(initial.parameters, float(loss)))
-            doing.keep_best(number, state, Evaluation(None, loss))
-            kept = parameter_vector(load_model(doing.memory.model).model)
+            doing.keep(number, state, Evaluation(None, loss))
+            kept = parameter_vector(load_model(doing.memory.model()).model)
             return round(float((kept - initial.parameters).mean()), 3)
 
         assert kept_after(0, 1.0) == 1.0, "a warm-up round"
@@ -293,12 +339,12 @@ class TestAtTheTarget:
     def test_another_runs_model_is_not_written_over(self, tmp_path):
         mine = worker(tmp_path, which=0)
         state = mine.federation.initial
-        mine.keep_model(state, mine.evaluate(1, state))
-        before = (mine.memory.model / "config.toml").read_bytes()
+        mine.keep(1, state, mine.evaluate(1, state))
+        before = (mine.memory.model() / "config.toml").read_bytes()
         other = worker(tmp_path, which=0, seed=1)
         with pytest.raises(fb.FedbridgeError, match="different one"):
-            other.keep_model(state, mine.evaluate(1, state))
-        assert (mine.memory.model / "config.toml").read_bytes() == before
+            other.keep(1, state, mine.evaluate(1, state))
+        assert (mine.memory.model() / "config.toml").read_bytes() == before
 
     @pytest.mark.parametrize("encoding", ["bfloat16", "int8"])
     @pytest.mark.parametrize("method", ["fedavg", "auto"])

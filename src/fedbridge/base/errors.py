@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class FedbridgeError(ValueError):
-    """Base of every error that fedbridge raises on purpose."""
+    """Base of every error that fedbridge raises on purpose.
+
+    Attributes:
+        in_words: what kind of error it is. Others may hear it where the message, which may quote
+            rows, stays at home; so it belongs to the class and never to one error.
+    """
+
+    in_words: ClassVar[str] = "something is not as it should be"
 
 
 class ShapeError(FedbridgeError):
@@ -28,6 +35,53 @@ class NoiseUndefinedError(FedbridgeError):
 class DataError(FedbridgeError):
     """Data that cannot be used as they are; the message names the site, file, column or row."""
 
+    in_words = "the data cannot be used as they are"
+
+
+class UnreadableError(DataError):
+    """A file that is not there, or that is no table."""
+
+    in_words = "the data file cannot be read"
+
+
+class MissingColumnError(DataError):
+    """A table without a column that is needed."""
+
+    in_words = "a column is missing in the data file"
+
+
+class EmptyColumnError(DataError):
+    """A column, or a label, that no row has a value of."""
+
+    in_words = "a column has no values"
+
+
+class NotANumberError(DataError):
+    """A cell that is no number, or one in another format, in a column of numbers.
+
+    Attributes:
+        column: which.
+        remedy: the options that read such numbers, if there are any.
+    """
+
+    in_words = "a column of numbers holds something else"
+
+    def __init__(self, message: str, column: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.column, self.remedy = column, remedy
+
+
+class NotAgreedError(DataError):
+    """A category or label that a site did not have when the sites agreed."""
+
+    in_words = "a category or label is none of those agreed on"
+
+
+class OneClassError(DataError):
+    """A target whose labelled rows all have the same label."""
+
+    in_words = "the labelled rows all have one class"
+
 
 class DisagreementError(DataError):
     """Sites whose columns, types or labels do not fit together, listed site by site."""
@@ -35,6 +89,25 @@ class DisagreementError(DataError):
 
 class LabelsDisagreeError(DisagreementError):
     """Sites that spell the same labels differently."""
+
+
+class SeveralError(DisagreementError):
+    """Everything that is wrong with some tables, in one answer.
+
+    Attributes:
+        errors: each of them.
+    """
+
+    def __init__(self, message: str, errors: Iterable[FedbridgeError] = ()) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+
+
+def joined(errors: Sequence[FedbridgeError]) -> FedbridgeError:
+    """The only error, or several as one."""
+    if len(errors) == 1:
+        return errors[0]
+    return SeveralError("\n".join(map(str, errors)), errors)
 
 
 class ModelError(FedbridgeError):
@@ -47,6 +120,8 @@ class ReportError(FedbridgeError):
 
 class OptionError(FedbridgeError):
     """An option has a value outside its range."""
+
+    in_words = "a setting cannot be used"
 
 
 class TargetNeededError(OptionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,17 +15,21 @@ from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from rich.table import Table
 
     from fedbridge.deploy.checking import FindingState, Report
-    from fedbridge.deploy.folders import DeploymentPlan
+    from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder
 
 NOT_IN_ORDER = 2
 WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
+OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "seed")
+"""What a site agrees to, besides."""
+OF_PLAN = ("sites", "target", "method", "model", "rounds")
+"""What is the coordinator's alone to say."""
 STYLES: dict[FindingState, str] = {
     "ok": "green",
     "note": "yellow",
@@ -37,6 +42,7 @@ def add(commands: shared.Commands) -> None:
     """The commands and their arguments."""
     own = shared.add_family(commands, "deploy")
     _add_init(own)
+    _add_change(own)
     whole, one = "a deployment's folder", "a site's folder"
     either = "a deployment's folder, or a site's"
     parser = _add(own, "check", check_command, either)
@@ -89,38 +95,110 @@ def _add_init(own: shared.Commands) -> None:
     parser.add_argument(
         "--out", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="(default: deployment)"
     )
-    parser.add_argument("--host", default="localhost", help="by which sites reach the coordinator")
-    parser.add_argument("--port", type=shared.natural, default=8000, help="(default: 8000)")
-    parser.add_argument("--label-column", default="label", help="to predict (default: label)")
-    parser.add_argument("--columns", help="to learn from, separated by commas (default: all)")
-    parser.add_argument("--categorical", default="", help="columns of numbers that are codes")
-    parser.add_argument("--kind", help="classification or regression (default: by the labels)")
-    parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
-    parser.add_argument("--model", default="mlp", help="the network (default: mlp)")
-    parser.add_argument("--rounds", type=shared.natural, default=20, help="rounds (default: 20)")
-    parser.add_argument(
-        "--seed", type=shared.natural, default=0, help="of split and run (default: 0)"
-    )
+    parser.add_argument("--host", help="by which sites reach the coordinator (default: localhost)")
+    parser.add_argument("--port", type=shared.natural, help="(default: 8000)")
+    _add_plan(parser)
     parser.add_argument("--days", type=float, default=365, help="certificates are valid for")
+
+
+def _add_change(own: shared.Commands) -> None:
+    command = partial(_with_flower, change_command)
+    parser = shared.add_command(own, "deploy change", command, open_options=True)
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="a deployment's folder, or a site's"
+    )
+    parser.add_argument("--sites", help="the sources, all of them, separated by commas")
+    parser.add_argument("--target", help="the site that adapts")
+    parser.add_argument("--role", choices=("source", "target"), help="of a site, in its folder")
+    _add_plan(parser)
+
+
+def _add_plan(parser: shared.Parser) -> None:
+    """What a plan says of data and run; what is not given is left as it is, or usual."""
+    parser.add_argument("--label-column", help="to predict (default: label)")
+    parser.add_argument("--columns", help="to learn from, separated by commas (default: all)")
+    parser.add_argument("--categorical", help="columns of numbers that are codes")
+    parser.add_argument("--kind", help="classification or regression (default: by the labels)")
+    parser.add_argument("--method", help="see `fedbridge methods` (default: auto)")
+    parser.add_argument("--model", help="the network (default: mlp)")
+    parser.add_argument("--rounds", type=shared.natural, help="rounds (default: 20)")
+    parser.add_argument("--seed", type=shared.natural, help="of split and run (default: 0)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
 
 
 def init_command(args: Namespace) -> int:
     """Write the folder and say what comes next."""
-    from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.writing import run_config, write_deployment
-    from fedbridge.flower.server import strategy_of
-    from fedbridge.models import check_built_in
+    from fedbridge.deploy.folders import Deployment, DeploymentPlan
+    from fedbridge.deploy.writing import write_deployment
 
-    plan, folder = _plan(args), args.out.absolute()
-    check_built_in(plan.model)
+    folder = args.out.absolute()
     made = Deployment(folder)
-    config = run_config(plan, made.sites)
-    strategy_of({name: value for name, value in config.items() if value != ""})
+    given = {"host": args.host, "port": args.port}
+    host = {name: value for name, value in given.items() if value is not None}
+    plan = DeploymentPlan(**_planned(args, None), **host)
+    _check_plan(plan, made)
     written = write_deployment(plan, folder, args.days)
     said = "written" if written else "is there already, with the same settings; left alone"
     content = {"folder": str(folder), "written": written, "runbook": str(made.runbook)}
     return _tell(args, content, [f"{folder}: {said}", f"what to do: {made.runbook}"])
+
+
+def change_command(args: Namespace) -> int:
+    """Change a deployment's plan, or what a site has agreed to; say what follows."""
+    from fedbridge.deploy.changing import change_deployment
+    from fedbridge.deploy.folders import Deployment, SiteFolder
+
+    folder = args.folder.absolute()
+    if SiteFolder(folder).settings_file.exists():
+        return _change_site(args, SiteFolder(folder))
+    deployment = Deployment(folder)
+    before = deployment.plan()
+    if args.role is not None:
+        raise FedbridgeError(
+            "Expected --role in a site's folder; which site is the target of a deployment is said "
+            "with --target."
+        )
+    plan = replace(before, **_planned(args, before))
+    _check_plan(plan, deployment)
+    made = change_deployment(deployment, plan)
+    if not made.changed:
+        return _tell(args, {"changed": []}, ["nothing to change: the plan says so already"])
+    lines = [f"plan.json: changed {', '.join(made.changed)}", *made.done]
+    if made.sites:
+        lines.append("each of these sites types, in its folder:")
+        lines += [f"  {name}: {command}" for name, command in made.sites.items()]
+    lines += ["then, here:", *(f"  {line}" for line in made.next)]
+    return _tell(args, asdict(made), lines)
+
+
+def _change_site(args: Namespace, site: SiteFolder) -> int:
+    from fedbridge.base.options import check_known
+    from fedbridge.deploy.changing import change_site
+
+    given = {name: value for name in OF_SITE if (value := getattr(args, name, None)) is not None}
+    for name in OF_PLAN:
+        if getattr(args, name, None) is not None:
+            raise FedbridgeError(
+                f"Expected what a site agrees to, but got --{name}, which the coordinator changes "
+                f"in the deployment's folder."
+            )
+    check_known(args.options, OF_DATA, "a site's settings")
+    values = {name.replace("_", "-"): value for name, value in {**given, **args.options}.items()}
+    other = change_site(site, values)
+    said = f"{site.settings_file}: " + (f"changed {', '.join(other)}" if other else "as it was")
+    lines = [said, "next: fedbridge deploy check, then send description.json to the coordinator"]
+    return _tell(args, {"changed": other}, lines)
+
+
+def _check_plan(plan: DeploymentPlan, deployment: Deployment) -> None:
+    """Refuse what a run would refuse."""
+    from fedbridge.deploy.writing import run_config
+    from fedbridge.flower.server import strategy_of
+    from fedbridge.models import check_built_in
+
+    check_built_in(plan.model)
+    config = run_config(plan, deployment.sites)
+    strategy_of({name: value for name, value in config.items() if value != ""})
 
 
 def check_command(args: Namespace) -> int:
@@ -134,6 +212,9 @@ def check_command(args: Namespace) -> int:
         from fedbridge.cli.shared import results
 
         results().print(findings_table(report))
+        for finding in report.findings:
+            if finding.command:
+                shared.say("", f"{finding.what}:", finding.command)
     return 0 if report.ok else NOT_IN_ORDER
 
 
@@ -169,62 +250,74 @@ def key_command(args: Namespace) -> int:
     return _tell(args, content, said)
 
 
-def _plan(args: Namespace) -> DeploymentPlan:
+def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
+    """The fields of a plan that the command line gives, beside those that were there before."""
     from fedbridge.base.errors import UnknownOptionError
     from fedbridge.base.options import check_known
     from fedbridge.cli.shared import sort_options
     from fedbridge.data.tables.schema import Reading, column_names
-    from fedbridge.deploy.folders import DeploymentPlan
     from fedbridge.federation.settings import NAMES, Settings
     from fedbridge.flower.options import NETWORK, PRIVACY
+    from fedbridge.methods import options_of
 
     args.workers = None
-    of_run, others = sort_options(args, (args.method,))
-    known = "the run, the method or the target's data"
-    for option in (*NETWORK, *PRIVACY):
+    method = args.method or ("auto" if before is None else before.method)
+    of_run, others = sort_options(args, (method,))
+    network = {name: others.pop(name) for name in NETWORK if name in others}
+    known = "the run, the method, the network or the target's data"
+    for option in PRIVACY:
         if option in others:
-            where = "site.toml of each site" if option in PRIVACY else "app/pyproject.toml"
             raise UnknownOptionError(
-                f"Expected options of {known}, but got {option!r}: write it into {where} that "
-                f"this command makes."
+                f"Expected options of {known}, but got {option!r}: each site writes it into its "
+                f"own site.toml."
             )
-    check_known(others, (*OF_DATA, *NAMES), known)
+    check_known(others, (*OF_DATA, *NAMES, *NETWORK), known)
     Settings(**{name: value for name, value in of_run.items() if name in NAMES})
-    columns = None if args.columns is None else column_names(args.columns)
-    return DeploymentPlan(
-        tuple(name.strip() for name in args.sites.split(",")),
-        args.target,
-        args.host,
-        args.port,
-        Reading(args.label_column, columns, column_names(args.categorical), args.kind),
-        args.method,
-        args.rounds,
-        args.seed,
-        args.model,
+    names = ("target", "method", "model", "rounds", "seed")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.sites is not None:
+        given["sources"] = tuple(name.strip() for name in args.sites.split(","))
+    reading = Reading() if before is None else before.reading
+    columns = reading.columns if args.columns is None else column_names(args.columns) or None
+    codes = reading.categorical if args.categorical is None else column_names(args.categorical)
+    label = args.label_column or reading.label_column
+    kind = reading.kind if args.kind is None else args.kind or None
+    old = {} if before is None else {"options": before.options, "network": before.network}
+    kept = {k: v for k, v in old.get("options", {}).items() if k in (*NAMES, *options_of(method))}
+    return {
+        **given,
         **others,
-        options=of_run,
-    )
+        "reading": replace(
+            reading, label_column=label, columns=columns, categorical=codes, kind=kind
+        ),
+        "options": {**kept, **of_run},
+        "network": {**old.get("network", {}), **network},
+    }
 
 
 def link_command(args: Namespace) -> int:
     """Run the link in the foreground."""
     from fedbridge.deploy.folders import Deployment
-    from fedbridge.deploy.running import start_link_command
+    from fedbridge.deploy.running import run_until_stopped, shown, start_link_command
 
     deployment = Deployment(args.folder.absolute())
     command = start_link_command(deployment, deployment.plan())
+    if args.print:
+        return shared.say(shown([command], deployment))
     log = deployment.coordinator / "link.log"
-    return _run(args, command, deployment.flower_home, log)
+    return run_until_stopped(command, deployment, log, _to_stderr)
 
 
 def node_command(args: Namespace) -> int:
     """Run a site's node in the foreground."""
     from fedbridge.deploy.folders import SiteFolder
-    from fedbridge.deploy.running import start_node_command
+    from fedbridge.deploy.running import run_node, shown, start_node_command
 
     site = SiteFolder(args.folder.absolute())
-    command = start_node_command(site, site.settings())
-    return _run(args, command, site.flower_home, site.folder / "node.log")
+    settings = site.settings()
+    if args.print:
+        return shared.say(shown([start_node_command(site, settings)], site))
+    return run_node(site, settings, _to_stderr)
 
 
 def register_command(args: Namespace) -> int:
@@ -236,7 +329,7 @@ def register_command(args: Namespace) -> int:
     plan = deployment.plan()
     if args.print:
         commands = [register_command(deployment, site) for site in plan.sites]
-        return shared.say(shown(commands, deployment.flower_home))
+        return shared.say(shown(commands, deployment))
     new = register_sites(deployment, plan)
     said = [f"{site}: {'registered' if site in new else 'known'}" for site in plan.sites]
     return _tell(args, {"registered": new, "sites": list(plan.sites)}, said)
@@ -246,27 +339,29 @@ def run_command(args: Namespace) -> int:
     """Start a run and follow it to its end."""
     from fedbridge.deploy.folders import Deployment
     from fedbridge.deploy.running import follow_run, run_command, shown, start_run
+    from fedbridge.runs.folder import RunFolder
 
     deployment = Deployment(args.folder.absolute())
     if args.print:
-        return shared.say(shown([run_command(deployment)], deployment.flower_home))
+        return shared.say(shown([run_command(deployment)], deployment))
     plan = deployment.plan()
     run_id = start_run(deployment, plan, _to_stderr)
     state = follow_run(deployment, plan, run_id, _to_stderr)
+    model = deployment.site(plan.target).run
     content = {"run_id": run_id, "status": state.status, "folder": str(deployment.run)}
-    _tell(args, content, [f"run {run_id}: {state.status}", f"folder: {deployment.run}"])
+    lines = [f"run {run_id}: {state.status}", f"folder: {deployment.run}"]
     if state.status == "completed":
-        return 0
+        absent = (RunFolder(deployment.run).summary() or {}).get("absent", {})
+        content |= {"model": str(model), "absent": absent}
+        lines += [f"took no part: {name} ({reason})" for name, reason in absent.items()]
+        lines += [
+            f"the model is at {plan.target}, in the folder `run` of its site's folder; there:",
+            "  fedbridge predict run NEW.csv --out predictions.csv",
+        ]
+        return _tell(args, content, lines)
+    _tell(args, content, lines)
     fate = state.details or ("no reason given" if state.finished else "it goes on without us")
     return shared.complain(f"run {run_id} is {state.status}: {fate}", shared.FAILED)
-
-
-def _run(args: Namespace, command: Sequence[str], home: Path, log: Path) -> int:
-    from fedbridge.deploy.running import run_until_stopped, shown
-
-    if args.print:
-        return shared.say(shown([command], home))
-    return run_until_stopped(command, home, log, _to_stderr)
 
 
 def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> int:

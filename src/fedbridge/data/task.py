@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbridge.base.errors import (
     DataError,
     NonFiniteError,
+    OneClassError,
     OptionError,
     ShapeError,
     TargetNeededError,
@@ -369,7 +370,7 @@ def check_target_classes(target: Site, class_names: Sequence[str] | None) -> Non
         return
     index = int(target.y[0])
     name = str(index) if class_names is None else class_names[index]
-    raise DataError(
+    raise OneClassError(
         f"Expected at least two classes at the target {target.name!r}, but its {len(target)} "
         f"labelled rows all have class {name!r}: label some rows of another class, or raise "
         f"n_target."

@@ -11,19 +11,36 @@ import http.client
 import json
 import os
 import platform
+import re
+import shlex
 import socket
 import ssl
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedbridge.base.errors import DataError, FedbridgeError
+from fedbridge.base.errors import (
+    DataError,
+    EmptyColumnError,
+    FedbridgeError,
+    NotANumberError,
+    SeveralError,
+)
 from fedbridge.base.files import parse_json, read_text, write_atomically
-from fedbridge.data.tables.load import describe_csv
-from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary, agree
+from fedbridge.data.tables.load import describe_csv, load_csv_site
+from fedbridge.data.tables.schema import (
+    ColumnSummary,
+    Kind,
+    Reading,
+    TableSummary,
+    agree,
+    kinds_of,
+    shared_columns,
+)
+from fedbridge.deploy.changing import site_command
 from fedbridge.deploy.folders import (
     Deployment,
     DeploymentError,
@@ -31,14 +48,14 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     SiteSettings,
 )
-from fedbridge.deploy.running import other_keys
+from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.flower import pki
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cryptography.x509 import Certificate
 
@@ -48,11 +65,19 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and what was found; a problem says what to do as well."""
+    """One thing that was looked at, and what was found; a problem says what to do as well.
+
+    Attributes:
+        what: the thing.
+        state: whether it is in order.
+        said: what was found.
+        command: what to type, on a line of its own; empty if nothing.
+    """
 
     what: str
     state: FindingState
     said: str
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,12 +97,49 @@ class Report:
 
 
 def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Finding]:
-    """Look at one thing: what it says, its own findings, or the problem that it raises."""
+    """Look at one thing: what it says, its own findings, or the problems that it raises."""
     try:
         said = look()
+    except SeveralError as error:
+        return [Finding(what, "problem", text) for text in _told_once(error.errors)]
+    except OtherwiseError as error:
+        return [Finding(what, "problem", str(error), error.command)]
+    except NotANumberError as error:
+        return [Finding(what, "problem", text) for text in _told_once([error])]
     except (FedbridgeError, OSError) as error:
         return [Finding(what, "problem", str(error))]
     return [Finding(what, "ok", said)] if isinstance(said, str) else list(said)
+
+
+def _told_once(errors: Sequence[FedbridgeError]) -> Iterator[str]:
+    """What is wrong with a site's file; numbers that one setting reads are told of once."""
+    remedies: dict[str, list[str]] = {}
+    for error in errors:
+        if isinstance(error, NotANumberError) and error.remedy:
+            remedies.setdefault(error.remedy, []).append(error.column)
+    for error in errors:
+        if not isinstance(error, NotANumberError) or not error.remedy:
+            yield str(error)
+        elif columns := remedies.pop(error.remedy, None):
+            others = ", ".join(map(repr, columns[1:]))
+            line = OPTION.sub(r'\1 = "\2"', error.remedy)
+            also = f" It is the same in {others}." if others else ""
+            yield f"{error}{also} As a line of site.toml: {line}."
+
+
+OPTION = re.compile(r"(\w+)='([^']*)'")
+
+
+class OtherwiseError(DeploymentError):
+    """A site says otherwise than the plan.
+
+    Attributes:
+        command: what it types to say the same.
+    """
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(message)
+        self.command = command
 
 
 def check(folder: Path, *, counts: bool = True) -> Report:
@@ -105,7 +167,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield from looked_at("privacy", lambda: _protected(settings))
     yield from looked_at("floors", lambda: _floors(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
-    yield from looked_at("link", lambda: _reached(settings.link, site.ca))
+    yield from looked_at("link", lambda: _link_of(settings, site))
 
 
 def _authority(path: Path) -> list[Finding]:
@@ -157,6 +219,22 @@ def _reached(address: str, ca: Path) -> str:
     return f"answers at {address}, with the right certificate"
 
 
+def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
+    """A site may check before the coordinator has started the link; another link is a problem."""
+    try:
+        found = [Finding("link", "ok", _reached(settings.link, site.ca))]
+        if is_registered(site, settings) is False:
+            said = f"this site's key is not registered yet: send {site.key.public.name}"
+            found.append(Finding("link", "note", f"{said} to the coordinator"))
+        return found
+    except LinkAwayError as error:
+        said = (
+            f"no answer yet at {settings.link} ({error.__cause__}): it need not run before this "
+            f"site's node does, and the coordinator starts it"
+        )
+        return [Finding("link", "note", said)]
+
+
 def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> list[Finding]:
     if not settings.data:
         raise DataError(
@@ -169,13 +247,41 @@ def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> lis
             f"write it from the root on, since the node may run elsewhere."
         )
     description, cautions = describe_site(settings, csv, counts=counts)
+    rehearse(settings, csv, description.summary)
     write_atomically(site.description, description.to_json())
-    columns = len(description.summary.columns)
-    said = f"{columns} columns to learn from; read {site.description.name}, then send it"
+    columns = description.summary.columns
+    said = f"{len(columns)} columns to learn from; read {site.description.name}, then send it"
+    empty = [repr(name) for name, column in columns.items() if column.kind is None]
+    notes = [f"{text}: may a stranger know?" for text in cautions]
+    if empty:
+        notes.append(f"no values in {', '.join(empty)}: not to be used if others have categories")
     return [
         Finding("data", "ok", f"{csv.name}: {said} to the coordinator"),
-        *(Finding("data", "note", f"{text}: may a stranger know?") for text in cautions),
+        *(Finding("data", "note", text) for text in notes),
     ]
+
+
+def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
+    """Read the target's rows as a run will, as far as that is known without the other sites.
+
+    A source that can be described can be read, unless others have categories where it has nothing.
+    """
+    if settings.role == "source":
+        return
+    empty = [name for name, column in summary.columns.items() if column.kind is None]
+    if empty:
+        raise EmptyColumnError(
+            f"Expected values in every column at the target, but {', '.join(map(repr, empty))} "
+            f"has none, and other sites' rows are not here to fill it: leave it out everywhere "
+            f"(`fedbridge deploy change` at the coordinator, with --columns)."
+        )
+    schema, _ = agree({settings.site: summary}, settings.reading)
+    every, split = replace(settings.split, n_target=None), settings.split
+    read = partial(load_csv_site, csv, schema, settings.site, "target", settings.seed)
+    spelling = settings.reading.spelling
+    whole, site = read(every, spelling), read(split, spelling)
+    rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
+    settings.floors.check_split(len(site.train), rows)
 
 
 def _coordinator(deployment: Deployment) -> Iterator[Finding]:
@@ -258,11 +364,18 @@ def _told(deployment: Deployment, name: str, described: dict[str, Description]) 
             f"`fedbridge deploy check` in its folder and send its description.json."
         )
     found = read_description(file)
-    if (found.site, found.role, found.reading) != (name, plan.role(name), plan.reading):
+    if found.site != name:
         raise DeploymentError(
-            f"Expected the description of {plan.role(name)} {name!r}, read as the plan says, but "
-            f"it is of {found.role} {found.site!r} or read otherwise: compare its site.toml with "
-            f"the one that was handed out."
+            f"Expected the description of site {name!r} in {file}, but it is that of "
+            f"{found.site!r}: put it into sites/{found.site}/ and ask {name!r} for its own."
+        )
+    other = otherwise(plan, found)
+    if other:
+        raise OtherwiseError(
+            f"Expected site {name!r} to describe its data as planned, but it has another "
+            f"{', '.join(other)}: let it type the command below in its folder, and send its new "
+            f"description.json.",
+            site_command(other),
         )
     described[name] = found
     odd = differences(own_versions(), found.versions)
@@ -284,12 +397,54 @@ def _agreement(
             f"Expected a description of every site before they can agree, but those of "
             f"{', '.join(silent)} are missing or not in order."
         )
-    sites = {name: described[name].summary for name in sorted(described)}
-    schema, notes = agree(sites, plan.reading)
-    write_atomically(deployment.schema, schema.to_json())
-    predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
-    said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
-    return [Finding("agreement", "ok", said), *(Finding("agreement", "note", n) for n in notes)]
+    sites = {name: described[name].summary.of(plan.reading.columns) for name in sorted(described)}
+    problems: list[FedbridgeError] = []
+    try:
+        schema, notes = agree(sites, plan.reading)
+    except SeveralError as error:
+        problems, notes = [*error.errors], getattr(error, "__notes__", [])
+    except FedbridgeError as error:
+        problems, notes = [error], getattr(error, "__notes__", [])
+    problems += [
+        EmptyColumnError(
+            f"Expected values in column {column!r} at every site, but {', '.join(empty)} has none: "
+            f"fill it in there, or leave it out."
+        )
+        for column in shared_columns(sites)
+        if (empty := _unreadable(column, sites, plan))
+    ]
+    if problems:
+        found = [Finding("agreement", "problem", str(problem)) for problem in problems]
+        found += _way_out(deployment, plan, sites)
+    else:
+        write_atomically(deployment.schema, schema.to_json())
+        predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
+        said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
+        found = [Finding("agreement", "ok", said)]
+    return [*found, *(Finding("agreement", "note", note) for note in notes)]
+
+
+def _unreadable(column: str, sites: Mapping[str, TableSummary], plan: DeploymentPlan) -> list[str]:
+    """The sites where a run cannot fill an empty column, since no other site's rows are there."""
+    kinds = kinds_of(sites, column, plan.reading.categorical)
+    empty = [name for name, own in sites.items() if own.columns[column].kind is None]
+    return [name for name in empty if "categorical" in kinds or (kinds and name == plan.target)]
+
+
+def _way_out(
+    deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, TableSummary]
+) -> Iterator[Finding]:
+    """The command that leaves out the columns that sites do not have alike, if there are any."""
+    codes = plan.reading.categorical
+    alike = [
+        column
+        for column in shared_columns(sites)
+        if len(kinds_of(sites, column, codes)) == 1 and not _unreadable(column, sites, plan)
+    ]
+    if alike and {*alike} != {column for own in sites.values() for column in own.columns}:
+        words = ["deploy", "change", str(deployment.folder), "--columns", ",".join(alike)]
+        said = f"{len(alike)} columns all sites have alike: the command below uses only these"
+        yield Finding("agreement", "note", said, shlex.join(["fedbridge", *words]))
 
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
@@ -315,6 +470,10 @@ class LinkError(FedbridgeError):
     """The link cannot be reached, or is not the one that it should be."""
 
 
+class LinkAwayError(LinkError):
+    """Nothing answers where the link should be: it may not have been started yet."""
+
+
 def reach_link(address: str, ca: Path) -> None:
     """Raise unless the link at ``host:port`` answers and its certificate is signed by ``ca``."""
     host, port = split_address(address)
@@ -338,12 +497,12 @@ def reach_link(address: str, ca: Path) -> None:
             f"another program on this port, or is the link insecure?"
         ) from error
     except socket.gaierror as error:
-        raise LinkError(
+        raise LinkAwayError(
             f"Expected to find the host {host!r}, but its name cannot be resolved: correct it, "
             f"or use the IP address."
         ) from error
     except (OSError, http.client.HTTPException) as error:
-        raise LinkError(
+        raise LinkAwayError(
             f"Expected a link at {address}, but got: {error or type(error).__name__}; start it "
             f"with `fedbridge deploy link`, and let firewalls pass this port."
         ) from error
@@ -400,6 +559,7 @@ class Description:
         reading: How it read its table.
         summary: Columns, kinds, categories and labels.
         versions: What it runs.
+        split: At the target, how its rows will be divided, as its settings say.
     """
 
     site: str
@@ -409,6 +569,7 @@ class Description:
     reading: Reading
     summary: TableSummary
     versions: Mapping[str, str]
+    split: Mapping[str, int | float] | None = None
 
     def to_json(self) -> str:
         """The description as JSON text; examples of numbers, which are values of rows, stay out."""
@@ -426,6 +587,7 @@ class Description:
             "labels": self.summary.labels,
             "columns": columns,
             "versions": dict(self.versions),
+            **({} if self.split is None else {"split": dict(self.split)}),
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -443,8 +605,28 @@ def describe_site(
         settings.reading,
         table.summary,
         own_versions(),
+        settings.planned_split() if settings.role == "target" else None,
     )
     return description, list(table.cautions)
+
+
+def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:
+    """What a site says otherwise than the plan: the plan's values, by name.
+
+    A site that has described more columns than the plan uses says nothing else.
+    """
+    reading, wanted = found.reading, plan.agreed(found.site)
+    used, chosen = {*(plan.reading.columns or found.summary.columns)}, plan.reading.columns
+    enough = chosen is not None and used <= {*found.summary.columns}
+    has: dict[str, str | int | float] = {
+        "role": found.role,
+        "label-column": reading.label_column,
+        "columns": wanted["columns"] if enough else ",".join(reading.columns or ()),
+        "categorical": ",".join(name for name in reading.categorical if name in used),
+        "kind": reading.kind or "",
+        **(found.split or {}),
+    }
+    return {name: value for name, value in wanted.items() if has.get(name, value) != value}
 
 
 def read_description(path: Path) -> Description:
@@ -481,6 +663,7 @@ def _description(content: dict[str, Any]) -> Description:
             None if labels is None else _texts(labels),
         ),
         versions={_text(name): _text(value) for name, value in content["versions"].items()},
+        split=None if "split" not in content else _numbers(content["split"]),
     )
 
 
@@ -501,6 +684,13 @@ def _texts(values: object) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise TypeError("it needs a list of texts")
     return tuple(map(_text, values))
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, int | float]:
+    known = ("seed", "n-target", "test-fraction")
+    if set(content) != set(known) or not all(type(n) in (int, float) for n in content.values()):
+        raise ValueError(f"it needs numbers of {', '.join(known)} as its split")
+    return content
 
 
 def _count(value: object) -> int | None:

@@ -12,11 +12,14 @@ import tomli_w
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
 from fedbridge.base.options import check_known, check_number, check_whole
-from fedbridge.data.split import TEST_FRACTION
+from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.schema import Reading, column_names
+from fedbridge.data.tables.spelling import Spelling
 from fedbridge.flower.floors import FLOORS, Floors, floors_in
+from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
 from fedbridge.flower.privacy import SETTINGS, LocalPrivacy, privacy_in
+from fedbridge.flower.target_run import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +39,8 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38}[A-Za-z0-9])?")
 class DeploymentError(FedbridgeError):
     """A deployment's folder that is not as it should be; the message says what to do."""
 
+    in_words = "the settings do not fit this run"
+
 
 @dataclass(frozen=True)
 class DeploymentPlan:
@@ -54,6 +59,7 @@ class DeploymentPlan:
         n_target: Labelled rows that the target uses; ``None`` for all its training rows.
         test_fraction: Share of the target's rows set aside for testing.
         options: Options of run and method by name.
+        network: Options of the network by name.
     """
 
     sources: tuple[str, ...]
@@ -68,8 +74,10 @@ class DeploymentPlan:
     n_target: int | None = None
     test_fraction: float = TEST_FRACTION
     options: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        NetworkOptions(**self.network)
         for name in self.sites:
             if not NAME.fullmatch(name):
                 raise OptionError(
@@ -109,6 +117,24 @@ class DeploymentPlan:
         """What a site is in this federation."""
         return "target" if site == self.target else "source"
 
+    def agreed(self, site: str) -> dict[str, str | int | float]:
+        """What a site's ``site.toml`` says as the plan does; the rest is the site's own."""
+        reading = self.reading
+        agreed: dict[str, str | int | float] = {
+            "role": self.role(site),
+            "label-column": reading.label_column,
+            "columns": ",".join(reading.columns or ()),
+            "categorical": ",".join(reading.categorical),
+            "kind": reading.kind or "",
+        }
+        if site == self.target:
+            agreed |= {
+                "seed": self.seed,
+                "n-target": self.n_target or 0,
+                "test-fraction": self.test_fraction,
+            }
+        return agreed
+
     def to_json(self) -> str:
         """The plan as JSON text with a format version."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
@@ -143,6 +169,8 @@ class SiteSettings:
         link: Where the coordinator's link is.
         port: A free port of the site's own machine.
         reading: How its table is read.
+        seed: Decides the target's split, as the run is planned.
+        split: How the target's rows are divided, as the run is planned.
         privacy: How its messages are protected; ``None`` when they are not.
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
@@ -154,24 +182,44 @@ class SiteSettings:
     link: str
     port: int
     reading: Reading
+    seed: int = 0
+    split: SplitOptions = OWN_SPLIT
     privacy: LocalPrivacy | None = None
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
 
+    def planned_split(self) -> dict[str, int | float]:
+        """How the target's rows will be divided, by the names of ``site.toml``."""
+        few, share = self.split.n_target, self.split.test_fraction
+        return {
+            "seed": self.seed,
+            "n-target": few or 0,
+            "test-fraction": TEST_FRACTION if share is None else share,
+        }
+
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),
-    *("columns", "categorical", "kind", "memory"),
+    *("columns", "categorical", "kind", "memory", "decimal", "thousands"),
 )
 """What ``site.toml`` says in words; the first ones must be there."""
+
+OTHERS = ("port", "percent", "seed", "n-target", "test-fraction")
+"""What it says in numbers, besides privacy and floors."""
 
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    check_known(content, (*TEXTS, "port", *SETTINGS, *FLOORS), "site.toml")
+    check_known(content, (*TEXTS, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
     for name in TEXTS:
         if not isinstance(content.get(name, ""), str):
             raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
+
+
+def spelling_in(content: Mapping[str, Any]) -> Spelling:
+    """How a site's own file spells numbers; no other site need spell them so."""
+    decimal, thousands = content.get("decimal") or ".", content.get("thousands") or None
+    return Spelling(str(decimal), thousands, content.get("percent", False))
 
 
 class SiteFolder:
@@ -180,19 +228,23 @@ class SiteFolder:
     Attributes:
         folder: Where it all lies.
         settings_file: What the site fills in; Flower's node reads it as its configuration.
+        start_here: What to do there, on one page.
         ca: The certificate by which the site recognises the link.
         key: The pair of keys by which the link recognises the site.
         description: What the site lets the coordinator know of its data.
         flower_home: Where the site's Flower keeps its files.
+        run: At the target, the run's folder: its model, card and page, for ``fedbridge predict``.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings_file = folder / "site.toml"
+        self.start_here = folder / "START-HERE.md"
         self.ca = folder / "ca.crt"
         self.key = node_key(folder, NODE)
         self.description = folder / "description.json"
         self.flower_home = folder / "flower"
+        self.run = folder / RUN
 
     def settings(self) -> SiteSettings:
         """What ``site.toml`` says, checked."""
@@ -204,6 +256,9 @@ class SiteFolder:
             if content["role"] not in ("source", "target"):
                 raise ValueError(f"role is {content['role']!r}, neither source nor target")
             privacy, budget = privacy_in(content)
+            spelling = spelling_in(content)
+            few = check_whole("n-target", content.get("n-target", 0), least=0)
+            share = content.get("test-fraction", TEST_FRACTION)
             return SiteSettings(
                 site=content["site"],
                 role=content["role"],
@@ -215,7 +270,12 @@ class SiteFolder:
                     columns or None,
                     column_names(content.get("categorical", "")),
                     kind or None,
+                    spelling.decimal,
+                    spelling.thousands,
+                    spelling.percent,
                 ),
+                seed=check_whole("seed", content.get("seed", 0), least=0),
+                split=SplitOptions(n_target=few or None, test_fraction=float(share)),
                 privacy=privacy,
                 budget=budget,
                 floors=floors_in(content),
@@ -283,31 +343,51 @@ class Deployment:
 
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
-    reading = plan.reading
-    lines: dict[str, dict[str, object]] = {
+    agreed = plan.agreed(site)
+    reading = {name: agreed[name] for name in ("label-column", "columns", "categorical", "kind")}
+    split = {name: agreed[name] for name in agreed if name not in ("role", *reading)}
+    lines: dict[str, Mapping[str, object]] = {
         f"The part of site {site} in this federation. Fill in `data`; the rest is agreed.": {
             "site": site,
-            "role": plan.role(site),
+            "role": agreed["role"],
         },
         "The whole path of this site's own CSV. It is read here and nowhere else.": {"data": ""},
         "Where the coordinator's link is, and a free port of this machine.": {
             "link": plan.address,
             "port": port,
         },
-        "How the table is read, the same at all sites. Empty: all columns; as the labels tell.": {
-            "label-column": reading.label_column,
-            "columns": ",".join(reading.columns or ()),
-            "categorical": ",".join(reading.categorical),
-            "kind": reading.kind or "",
-        },
+        "How the table is read, the same at all sites. Empty: all columns; as the labels tell.": (
+            reading
+        ),
+        "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
-    privacy = "Differential privacy of this site's updates: its own choice, see docs/deploy.md."
     own: dict[str, Mapping[str, object]] = {
-        privacy: {"dp-clip": 1.0, "dp-noise": 1.0},
+        "How this site's own file spells numbers, if not as 1234.5.": {
+            "decimal": ",",
+            "thousands": ".",
+            "percent": True,
+        },
+        "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
+            "dp-clip": 1.0,
+            "dp-noise": 1.0,
+        },
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
-    parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items()]
+    parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
     for comment, values in own.items():
         settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
         parts.append(f"# {comment}\n{settings}")
     return "\n".join(parts)
+
+
+def changed_settings(text: str, values: Mapping[str, str | int | float]) -> str:
+    """A ``site.toml`` in which some settings have other values, and nothing else is another."""
+    for name, value in values.items():
+        line = tomli_w.dumps({name: value}).strip()
+        entry = re.compile(rf"^{re.escape(name)}\s*=.*$", re.MULTILINE)
+        found = entry.search(text)
+        if found is None:
+            text = f"{line}\n{text}"
+        else:
+            text = f"{text[: found.start()]}{line}{text[found.end() :]}"
+    return text

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
+from fedbridge.data.tables.preprocessing import ByOwnRows
 from fedbridge.data.tables.schema import Schema
-from fedbridge.deploy.folders import DeploymentError, check_site_settings
+from fedbridge.deploy.folders import DeploymentError, check_site_settings, spelling_in
 from fedbridge.flower.floors import floors_in
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
     from fedbridge.data.site_package import LocalSite, Role
+    from fedbridge.data.tables.preprocessing import Preprocessing
 
 
 def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
@@ -48,11 +50,21 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
             name,
             cast("Role", role),
             int(run.get("seed", 0)),
+            spelling=spelling_in(node),
         )
-        whole = read(every)
-        site = whole if few is None else read(replace(every, n_target=few))
+        whole = read(split=every)
+        site = whole if few is None else read(split=replace(every, n_target=few))
         if whole.test is not None:
             floors_in(node).check_split(len(site.train), len(whole.train) + len(whole.test))
         return site
 
     return load
+
+
+def as_agreed(schema: Path) -> Callable[[], Preprocessing]:
+    """How rows of any site are treated, as far as a coordinator knows: by the agreed schema."""
+
+    def read() -> Preprocessing:
+        return ByOwnRows.of_schema(Schema.from_json(schema.read_text(encoding="utf-8")))
+
+    return read

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
+from fedbridge.base.errors import FedbridgeError
 from fedbridge.deploy.folders import (
     LINK_NAME,
     Deployment,
@@ -18,6 +19,8 @@ from fedbridge.deploy.folders import (
     SiteSettings,
 )
 from fedbridge.flower.messages import CONTROL
+from fedbridge.flower.options import SITE_FOLDER
+from fedbridge.flower.pki import read_public_key
 from fedbridge.flower.programs import (
     FLOWER_SETTINGS,
     LOOPBACK,
@@ -47,6 +50,19 @@ OTHER_KEY = (
     "another key than the one in its folder is registered as {!r} at the link; no run believes it: "
     "remove it with `flwr supernode unregister {} " + LINK_NAME + "`, and find out who registered "
     "it if the site has no new key."
+)
+
+
+NOT_ACTIVATED = "Failed to activate SuperNode"
+NOT_REGISTERED = (
+    "Expected the key of site {!r} to be registered at the link, but it is not: send {} to the "
+    "coordinator, who puts it into the site's folder there and runs `fedbridge deploy register`, "
+    "then start the node again."
+)
+NOT_LET_IN = (
+    "Expected the link to let the node of site {!r} in, but it did not: either its key is not "
+    "registered (the coordinator runs `fedbridge deploy register`), or a node of this site that "
+    "was killed still counts as online for up to a minute (start it again then)."
 )
 
 
@@ -90,23 +106,30 @@ def flower_config(deployment: Deployment, plan: DeploymentPlan) -> str:
     return tomli_w.dumps({"superlink": {"default": LINK_NAME, LINK_NAME: link}})
 
 
-def settings_for(home: Path) -> dict[str, str]:
-    """What Flower's programs are told by the environment: no telemetry, no installations."""
-    return {**FLOWER_SETTINGS, "FLWR_HOME": str(home)}
+def settings_for(place: Deployment | SiteFolder) -> dict[str, str]:
+    """What Flower's programs are told by the environment: no telemetry, no installations.
+
+    A node also hears which folder is its site's, where the target keeps its model.
+    """
+    own = {SITE_FOLDER: str(place.folder)} if isinstance(place, SiteFolder) else {}
+    return {**FLOWER_SETTINGS, "FLWR_HOME": str(place.flower_home), **own}
 
 
-def shown(commands: Iterable[Sequence[str]], home: Path) -> str:
+def shown(commands: Iterable[Sequence[str]], place: Deployment | SiteFolder) -> str:
     """Commands as one would type them, after what they need to be told by the environment."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings_for(home).items()]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings_for(place).items()]
     return "\n".join([*lines, *map(shlex.join, commands)])
 
 
 def run_until_stopped(
-    command: Sequence[str], home: Path, log: Path, say: Callable[[str], object]
+    command: Sequence[str],
+    place: Deployment | SiteFolder,
+    log: Path,
+    say: Callable[[str], object],
 ) -> int:
     """Run a program in the foreground until it ends or Ctrl-C; none of its children is left.
 
-    ``home`` is Flower's. ``say`` is called with each piece of output, which ``log`` keeps.
+    ``say`` is called with each piece of output, which ``log`` keeps.
     """
     read = log.stat().st_size if log.exists() else 0
     code = None
@@ -114,7 +137,8 @@ def run_until_stopped(
         processes = SupervisedProcesses()
         try:
             program = str(programs() / command[0])
-            processes.start("it", [program, *command[1:]], log, flower_environment(home))
+            told = {**flower_environment(place.flower_home), **settings_for(place)}
+            processes.start("it", [program, *command[1:]], log, told)
             while code is None:
                 code = processes.exit_code("it")
                 time.sleep(LOOK_EVERY)
@@ -127,6 +151,38 @@ def run_until_stopped(
             with uninterrupted():
                 processes.close()
     return code
+
+
+def run_node(site: SiteFolder, settings: SiteSettings, say: Callable[[str], object]) -> int:
+    """Run a site's node in the foreground; one that the link does not know is told so.
+
+    Flower says only that the node could not be activated, and so it does of a node that the link
+    still takes for another one that was killed.
+    """
+    if is_registered(site, settings) is False:
+        raise DeploymentError(NOT_REGISTERED.format(settings.site, site.key.public))
+    refused = False
+
+    def listen(text: str) -> None:
+        nonlocal refused
+        refused = refused or NOT_ACTIVATED in text
+        say(text)
+
+    command = start_node_command(site, settings)
+    code = run_until_stopped(command, site, site.folder / "node.log", listen)
+    if refused:
+        raise DeploymentError(NOT_LET_IN.format(settings.site))
+    return code
+
+
+def is_registered(site: SiteFolder, settings: SiteSettings) -> bool | None:
+    """Whether the link knows this site's key; None if it does not say."""
+    try:
+        own = read_public_key(site.key.public)
+        with Control(settings.link, site.ca) as control:
+            return any(node.public_key == own for node in control.nodes())
+    except (FedbridgeError, OSError):
+        return None
 
 
 def _from(log: Path, position: int) -> bytes:
@@ -185,7 +241,7 @@ def follow_run(
     """Show a run's output until it ends, or until Ctrl-C; how it is then."""
     command = ["flwr", "log", str(run_id), LINK_NAME, "--stream"]
     log = deployment.coordinator / f"run-{run_id}.log"
-    run_until_stopped(command, deployment.flower_home, log, say)
+    run_until_stopped(command, deployment, log, say)
     with _control(deployment, plan) as control:
         return control.run(run_id)
 

@@ -10,9 +10,11 @@ import json
 import os
 import shlex
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import packaged_text, storage_error, write_atomically
 from fedbridge.deploy.folders import (
@@ -56,6 +58,18 @@ app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
 '''
 
 
+SERVER_APP = '''\
+"""What runs at the coordinator: the rounds, as the run configuration says."""
+
+from pathlib import Path
+
+from fedbridge.deploy.loading import as_agreed
+from fedbridge.engines.flower import server_app
+
+app = server_app(preprocessing=as_agreed(Path(__file__).with_name("schema.json")))
+'''
+
+
 def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
     """The files of the app by their paths."""
     readme = (
@@ -63,7 +77,9 @@ def app_files(plan: DeploymentPlan, keys: Path) -> dict[str, str]:
         f"What to do with it is in the RUNBOOK.md beside this folder.\n"
     )
     description = f"A federation of {len(plan.sources)} sources for {plan.target}"
-    files = server.app_files(run_config(plan, keys), description=description, client=CLIENT_APP)
+    files = server.app_files(
+        run_config(plan, keys), description=description, client=CLIENT_APP, server=SERVER_APP
+    )
     return {**files, "README.md": readme}
 
 
@@ -86,7 +102,7 @@ def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
         "out": "",
         "secure": True,
         "keys": str(keys),
-        **NetworkOptions().config(),
+        **NetworkOptions(**plan.network).config(),
         "norm-ratio": "",
     }
 
@@ -122,19 +138,25 @@ def write_deployment(plan: DeploymentPlan, folder: Path, days: float = pki.VALID
 def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: float) -> None:
     for folder in (here.folder, here.coordinator, here.flower_home):
         folder.mkdir(parents=True, mode=OWNER_ONLY)
-    files = pki.make_certificates(here.coordinator, link_hosts(plan), days)
+    pki.make_certificates(here.coordinator, link_hosts(plan), days)
     write_atomically(here.flower_home / "config.toml", flower_config(final, plan))
     for number, name in enumerate(plan.sites):
-        site = here.site(name)
-        site.folder.mkdir(parents=True, mode=OWNER_ONLY)
-        write_atomically(site.settings_file, site_settings_text(plan, name, NODE_PORT + number))
-        write_atomically(site.ca, files.ca.read_bytes())
-        pki.make_node_key(site.folder, pki.NODE)
+        write_site(plan, here, name, NODE_PORT + number)
     for path, content in app_files(plan, final.sites).items():
         write_atomically(here.app / path, content)
     write_atomically(here.folder / ".gitignore", KEPT_OUT_OF_GIT)
     write_atomically(here.runbook, runbook(final, plan))
     write_atomically(here.plan_file, plan.to_json())
+
+
+def write_site(plan: DeploymentPlan, deployment: Deployment, name: str, port: int) -> None:
+    """The folder of a new site: settings, the authority's certificate, a pair of keys."""
+    site = deployment.site(name)
+    site.folder.mkdir(parents=True, mode=OWNER_ONLY)
+    write_atomically(site.settings_file, site_settings_text(plan, name, port))
+    write_atomically(site.start_here, start_here(plan, name, port))
+    write_atomically(site.ca, deployment.certificates.ca.read_bytes())
+    pki.make_node_key(site.folder, pki.NODE)
 
 
 def renew(deployment: Deployment, days: float, *, authority: bool) -> bool:
@@ -160,11 +182,14 @@ def _check_same(there: Deployment, plan: DeploymentPlan) -> None:
             f"Expected a new or empty folder, but {str(there.folder)!r} holds other things: "
             f"choose another with --out."
         )
-    if there.plan() != plan:
+    before = there.plan()
+    if before != plan:
+        other = [f.name for f in fields(plan) if getattr(before, f.name) != getattr(plan, f.name)]
         raise DeploymentError(
             f"Expected {str(there.folder)!r} to be a new folder or the same deployment, but it "
-            f"was made with other settings: choose another folder with --out, or edit "
-            f"app/pyproject.toml and the site.toml files there; certificates and keys stay valid."
+            f"was made with other settings ({', '.join(other)}): change it with `fedbridge deploy "
+            f"change {there.folder}`, which keeps certificates and keys, or choose another folder "
+            f"with --out."
         )
 
 
@@ -175,7 +200,7 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
         return shlex.quote(str(path))
 
     registered = "\n".join(shlex.join(register_command(deployment, site)) for site in plan.sites)
-    start_link = shown([start_link_command(deployment, plan)], deployment.flower_home)
+    start_link = shown([start_link_command(deployment, plan)], deployment)
     return packaged_text("fedbridge.deploy", "RUNBOOK.md").format(
         version=__version__,
         sources=", ".join(plan.sources),
@@ -190,26 +215,52 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
         start_link=_indented(start_link),
         register=_indented(registered),
         start_run=_indented(shlex.join(run_command(deployment))),
-        sites="\n".join(
-            _site_steps(plan, name, NODE_PORT + number) for number, name in enumerate(plan.sites)
-        ),
+        starts=", ".join(f"`sites/{name}/START-HERE.md`" for name in plan.sites),
+        target_run=quoted(deployment.site(plan.target).run),
+        coordinators=COORDINATORS_MODEL[methods.decides_at_target(plan.method)],
     )
 
 
-def _site_steps(plan: DeploymentPlan, name: str, port: int) -> str:
+def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
+    """The one page of a site, from the file ``START-HERE.md`` beside this one."""
     settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
+    site = SiteFolder(Path())
     environment = "\n".join(
         f"export {variable}={value}"
-        for variable, value in settings_for(Path("$PWD/flower")).items()
+        for variable, value in settings_for(SiteFolder(Path("$PWD"))).items()
     )
-    command = f"{environment}\n{shlex.join(start_node_command(SiteFolder(Path()), settings))}"
-    return packaged_text("fedbridge.deploy", "RUNBOOK-site.md").format(
+    command = f"{environment}\n{shlex.join(start_node_command(site, settings))}"
+    return packaged_text("fedbridge.deploy", "START-HERE.md").format(
+        version=__version__,
         name=name,
         role=plan.role(name),
         label=plan.reading.label_column,
+        address=plan.address,
         start_node=_indented(command),
+        use=USE_THE_MODEL if name == plan.target else "",
     )
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"   {line}" for line in text.splitlines())
+
+
+USE_THE_MODEL = """\
+5. **Use the model.** After the run, and after every round of it, it is in the folder `run` here,
+   with a model card and a page (`run/report.html`):
+
+   ```sh
+   fedbridge predict run NEW.csv --out predictions.csv
+   ```
+"""
+COORDINATORS_MODEL = {
+    True: (
+        "The coordinator has no model to use: this method decides on it at the target, and what is "
+        "in `coordinator/run` is only what the sources have in common."
+    ),
+    False: (
+        "The same network is in `coordinator/run`. How the target's rows are prepared stays with "
+        "the target, so there `fedbridge predict` standardises numbers by the rows it is given, as "
+        "every site does: give it all rows of a site, not a few of them."
+    ),
+}

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 from traceback import format_exc
@@ -18,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedbridge._version import __version__
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import file_name
 from fedbridge.base.text import plain
 from fedbridge.core.blocks import Blocks, buffer_copies, parameter_vector
@@ -29,6 +30,7 @@ from fedbridge.data.task import Site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.flower import messages
 from fedbridge.flower.floors import OPEN, floors_in
+from fedbridge.flower.options import SITE_FOLDER
 from fedbridge.flower.privacy import privacy_in
 from fedbridge.flower.site import Delivery, SiteMemory, SiteWorker, default_folder
 from fedbridge.training.job import ClientResult, Outcome
@@ -59,8 +61,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             built in.
 
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
-    between rounds, and for the target's model), ``link`` (the deployment that the node is for) and,
-    for local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
+    between rounds and, at a target that has no folder of a deployment, for its model) and, for
+    local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
     largest epsilon, over all runs on these rows), and the site's floors (``floors``).
     """
     app = ClientApp()
@@ -69,8 +71,15 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     @app.query()
     @discreet
     def hello(message: Message, context: Context) -> Message:
-        """Say who this is."""
-        site = loading(context)
+        """Say who this is, or why it cannot take part."""
+        try:
+            site = loading(context)
+        except Exception as error:
+            name, role = (str(context.node_config.get(key, "")) for key in ("site", "role"))
+            if not name:
+                raise
+            _log("this site cannot take part", error)
+            return Message(messages.unable_reply(name, role, error), reply_to=message)
         return reply_to_hello(
             message,
             site=site.name,
@@ -119,10 +128,16 @@ def discreet(handle: Handler) -> Handler:
         except messages.RequestError:
             raise
         except Exception as error:
-            log.error("a message could not be answered:\n%s", plain(format_exc()))
+            _log("a message could not be answered", error)
             raise messages.SiteError(messages.only_kind(error)) from None
 
     return handled
+
+
+def _log(what: str, error: Exception) -> None:
+    """For the site's own eyes: our own errors say what to do, others where they come from."""
+    ours = isinstance(error, FedbridgeError)
+    log.error("%s: %s", what, plain(str(error) if ours else format_exc()))
 
 
 def load_own_site(context: Context) -> LocalSite:
@@ -283,7 +298,8 @@ def _measured(message: Message, worker: SiteWorker, work: dict[str, Any]) -> Mes
     else:
         chosen = worker.own_model(number) or _states(message, worker.layout)[0]
         evaluation = worker.evaluate(number, chosen)
-    worker.keep_best(number, chosen, evaluation)
+    absent = [name for name in worker.spec.sources if name in work.get("absent", ())]
+    worker.keep(number, chosen, evaluation, facts, absent)
     if worker.privacy is not None:
         reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
     else:
@@ -311,12 +327,18 @@ def _worker(
     spec = messages.RunSpec.of_json(work["spec"])
     site = load(context)
     privacy, budget = privacy_in(context.node_config)
-    deployment = str(context.node_config.get("link", "")).replace(":", "-")
-    memory = SiteMemory(_folder(context, site.name), spec.run, site.name, deployment)
+    home = None if simulated else site_folder()
+    memory = SiteMemory(_folder(context, site.name), spec.run, site.name, home)
     worker = SiteWorker(
         site, spec, memory, model=model, privacy=privacy, budget=budget, floors=floors
     )
     return worker, work
+
+
+def site_folder() -> Path | None:
+    """The folder of the deployment's site that this node was started for, if any."""
+    named = os.environ.get(SITE_FOLDER)
+    return Path(named) if named else None
 
 
 def _folder(context: Context, site: str) -> Path:

@@ -103,6 +103,7 @@ class FlowerEngine:
         self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed: set[int] = set()
+        self._absent: list[str] = []
 
     def open(self, *, slots: int, rows: int) -> None:
         """Nothing to start: nodes are there before a run."""
@@ -170,7 +171,7 @@ class FlowerEngine:
 
     def _config(self, kind: str, round: int, **work: Any) -> ConfigRecord:
         """The run spec and what is asked, as a record, beside what its owner has to say."""
-        text = to_json({"spec": asdict(self.spec), "round": round, **work})
+        text = to_json({"spec": asdict(self.spec), "round": round, "absent": self._absent, **work})
         return ConfigRecord({**self.configs.get(kind, {}), ROUND: round, WORK: text})
 
     def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
@@ -188,9 +189,13 @@ class FlowerEngine:
         self._meet(contents)
         there = {name: node for name, node in self.membership.nodes.items() if name in contents}
         messages = {there[name]: contents[name] for name in contents if name in there}
-        found = self.transport.ask(MessageType.TRAIN, messages, str(round))
-        absent = NoAnswer("is not connected")
-        answers = {n: found[there[n]] if n in there else absent for n in contents}
+        names = {node: name for name, node in there.items()}
+        found = self.transport.ask(MessageType.TRAIN, messages, f"round {round}", names=names)
+        answers = {
+            name: found[there[name]] if name in there else NoAnswer(self.membership.absence(name))
+            for name in contents
+        }
+        self._absent = [name for name, own in answers.items() if isinstance(own, NoAnswer)]
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
@@ -213,10 +218,13 @@ class FlowerEngine:
         """
         target = self.spec.target
         self._meet([target])
-        answer: RecordDict | NoAnswer = NoAnswer("is not connected")
+        answer: RecordDict | NoAnswer = NoAnswer(self.membership.absence(target))
         if target in self.membership.nodes:
             node = self.membership.nodes[target]
-            answer = self.transport.ask(MessageType.EVALUATE, {node: content}, str(round))[node]
+            asked = {node: content}
+            answer = self.transport.ask(
+                MessageType.EVALUATE, asked, f"round {round}", names={node: target}
+            )[node]
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(target, silent=answer.silent)
         if needed:

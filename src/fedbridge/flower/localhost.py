@@ -26,7 +26,7 @@ from fedbridge.flower.privacy import epsilon, privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.flower.site import MODEL
-from fedbridge.methods import check_travels, class_of, target_decides, usual_options
+from fedbridge.methods import check_travels, class_of, decides_at_target, usual_options
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
@@ -169,7 +169,7 @@ class Rehearsal:
         That never leaves the target, but here its folder is at hand.
         """
         name, here = "model.safetensors", self.run_folder.path
-        if not target_decides(self.method):
+        if not decides_at_target(self.method):
             return here / name
         kept = (here / SITES / file_name(self.task.target.name) / MODEL).rglob(name)
         return max(kept, key=lambda file: file.stat().st_mtime_ns, default=here / name)

@@ -8,8 +8,9 @@ under one name.
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
-from fedbridge.data.task import DistantTask, Site, distant_site
+from fedbridge.data.task import DistantSite, DistantTask, distant_site
 from fedbridge.flower.messages import ALLOWED, CONTROL, SITE, ReplyError, check_fields, printable
 from fedbridge.flower.transport import NoAnswer, Transport
 
@@ -27,13 +28,19 @@ if TYPE_CHECKING:
 
     from fedbridge.flower.internals import NodeInfo
 
+log = logging.getLogger("fedbridge")
+
 HELLO = MessageType.QUERY
 POLL_SECONDS = 0.5
+WORD_SECONDS = 15.0
+"""So often whoever watches hears who is waited for; sooner when somebody has come."""
+
 HELLO_SECONDS = 60.0
 """A node that does not say who it is within so many seconds holds nobody up any longer."""
 
 QUIET_SECONDS = 300.0
-"""It is asked again after so many."""
+"""It is asked again after so many, as is one that cannot take part, or as soon as it was
+started again."""
 
 LONGEST_NAME = 100
 MOST, LARGEST = 10**9, 10**8
@@ -62,6 +69,20 @@ class Card:
         return self.input_shape, self.n_classes, self.outputs, self.class_names
 
 
+@dataclass(frozen=True, eq=False)
+class MemberSite(DistantSite):
+    """A site of a federation, of as many rows as it says when it comes: none before.
+
+    Attributes:
+        cards: what every site has said of itself so far.
+    """
+
+    cards: Mapping[str, Card] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.cards[self.name].samples if self.name in self.cards else 0
+
+
 class Membership:
     """The sites of a federation and the nodes that speak for them.
 
@@ -75,6 +96,7 @@ class Membership:
         sources: names of the sources in order; None until everybody has said hello.
         cards: what every site said of itself.
         nodes: the node of every site that is connected.
+        unable: the node of every site that is there but cannot take part, and why.
         notes: what happened, for the history.
     """
 
@@ -89,27 +111,33 @@ class Membership:
         self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
         self.cards: dict[str, Card] = {}
         self.nodes: dict[str, int] = {}
+        self.unable: dict[str, tuple[int, str]] = {}
         self.notes: list[str] = []
         self._activated: dict[int, str] = {}
         self._refused: set[tuple[int, str]] = set()
         self._agreed: tuple[object, ...] | None = None
         self._next: dict[str, int] = {}
-        self._quiet: dict[int, float] = {}
+        self._quiet: dict[tuple[int, str], float] = {}
 
     def gather(self, wait: float, least: int = 2) -> None:
         """Wait until all sites that are named (or enough of them) are there.
 
+        One that says that it cannot take part is not waited for.
+
         Raises:
-            MembershipError: the target or every source is still missing when time is up.
+            MembershipError: the target or every source is still missing when time is up, or
+                cannot take part.
         """
         self._wait_until(lambda: self._complete(least), wait)
         partners = [name for name in self.nodes if name != self.target]
         if self.target not in self.nodes or not partners:
+            unable = self.target in self.unable or {*(self.sources or [""])} <= self.unable.keys()
+            within = "" if unable else f" within {wait:g} seconds"
+            advice = "correct that at the site" if unable else "start their nodes"
             said = f" {' '.join(self.notes)}" if self.notes else ""
             raise MembershipError(
-                f"Expected the target{_named(self.target)} and at least one source within {wait:g} "
-                f"seconds, but only {', '.join(self.nodes) or 'nobody'} came: start their nodes "
-                f"and run again.{said}"
+                f"Expected the target{_named(self.target)} and at least one source{within}, but "
+                f"only {', '.join(self.nodes) or 'nobody'} came: {advice} and run again.{said}"
             )
         if self.sources is None:
             self.sources = tuple(sorted(partners))
@@ -123,14 +151,15 @@ class Membership:
         there = {node.node_id: node for node in nodes}
         self._activated = {node.node_id: node.last_activated_at for node in nodes}
         self._next = {name: node for name, node in self._next.items() if node in there}
+        self.unable = {name: said for name, said in self.unable.items() if said[0] in there}
         for name, node in [*self.nodes.items()]:
             if node not in there:
                 self.lose(name)
         refused = {node for node in there if self._start_of(node) in self._refused}
         known = {*self.nodes.values(), *self._next.values(), *refused}
         now = time.monotonic()
-        quiet = [node for node, until in self._quiet.items() if now < until]
-        strangers = [node for node in there if node not in known and node not in quiet]
+        quiet = {start for start, until in self._quiet.items() if now < until}
+        strangers = [n for n in there if n not in known and self._start_of(n) not in quiet]
         if self.keys is not None:
             for node in [n for n in strangers if there[n].public_key not in self.keys]:
                 strangers.remove(node)
@@ -139,7 +168,8 @@ class Membership:
             return
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
         questions = dict.fromkeys(strangers, question)
-        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS)
+        names = {node: printable(there[node].name)[:LONGEST_NAME] or str(node) for node in there}
+        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS, names=names)
         for node, answer in answers.items():
             try:
                 self._admit(there[node], answer)
@@ -164,17 +194,40 @@ class Membership:
         """Give a site that is missing time to come back."""
         self._wait_until(lambda: name in self.nodes, wait)
 
+    def absence(self, name: str) -> str:
+        """Why a site that has no node takes no part."""
+        if name not in self.unable:
+            return "is not connected"
+        return f"cannot take part: {self.unable[name][1]}"
+
     def _wait_until(self, true: Callable[[], bool], wait: float) -> None:
-        deadline = time.monotonic() + wait
-        while not true() and time.monotonic() < deadline:
+        begun = time.monotonic()
+        said, word = "", begun
+        while not true() and time.monotonic() < begun + wait:
+            presence, now = self._presence(), time.monotonic()
+            if presence != said or now > word:
+                log.info("%s (%.0f of %g seconds)", presence, now - begun, wait)
+                said, word = presence, now + WORD_SECONDS
             self.refresh()
             if not true():
                 time.sleep(POLL_SECONDS)
+        if said:
+            log.info("%s", self._presence())
+
+    def _presence(self) -> str:
+        """Who is there, who is missing and who cannot take part."""
+        expected = [name for name in (self.target, *(self.sources or ())) if name is not None]
+        missing = [n for n in expected if n not in self.nodes and n not in self.unable]
+        parts = [f"here: {', '.join(self.nodes) or 'nobody yet'}"]
+        parts += [f"missing: {', '.join(missing)}"] if missing else []
+        parts += [f"{name} {self.absence(name)}" for name in self.unable]
+        return "; ".join(parts)
 
     def task(self, name: str) -> DistantTask:
         """The federation's task, as far as a coordinator knows it.
 
-        A source that is named but has not come yet is expected to be like the others.
+        A source that is named but has not come yet is expected to be like the others, and has no
+        rows until it comes.
         """
         assert self.sources is not None
         assert self.target is not None
@@ -187,29 +240,32 @@ class Membership:
                 )
         self._agreed = own.kind
 
-        def site(name: str, samples: int) -> Site:
+        def site(name: str, samples: int = 0) -> DistantSite:
             return distant_site(
                 name, samples, own.input_shape, n_classes=own.n_classes, outputs=own.outputs
             )
 
+        def member(name: str) -> MemberSite:
+            empty = site(name)
+            return MemberSite(name, empty.x, empty.y, cards=self.cards)
+
         return DistantTask(
             name=name,
-            sources=tuple(
-                site(source, self.cards[source].samples if source in self.cards else 1)
-                for source in self.sources
-            ),
-            target=site(self.target, own.samples),
+            sources=tuple(map(member, self.sources)),
+            target=member(self.target),
             test=site(f"{self.target} (test)", own.tests),
             n_classes=own.n_classes,
             class_names=own.class_names,
         )
 
     def _complete(self, least: int) -> bool:
+        if self.target in self.unable:
+            return True
         if self.target is None or self.target not in self.nodes:
             return False
         if self.sources is None:
             return len(self.nodes) >= least
-        return all(name in self.nodes for name in self.sources)
+        return all(name in self.nodes or name in self.unable for name in self.sources)
 
     def _start_of(self, node: int) -> tuple[int, str]:
         """A node by its number, which registered ones keep, and by when it was started."""
@@ -222,18 +278,34 @@ class Membership:
             named += f", registered as {printable(node.name)[:LONGEST_NAME]!r}"
         self.notes.append(f"Refused {named}: {reason}.")
 
+    def _rest(self, node: int) -> None:
+        """Leave a node alone for a while, unless it is started again."""
+        self._quiet[self._start_of(node)] = time.monotonic() + QUIET_SECONDS
+
+    def _cannot(self, name: str, node: int, reason: str) -> None:
+        """Put down why a site that is there takes no part; once, though it is asked again."""
+        if self.unable.get(name) != (node, reason):
+            self.unable[name] = (node, reason)
+            self.notes.append(f"{name} {self.absence(name)}.")
+
     def _admit(self, info: NodeInfo, answer: RecordDict | NoAnswer) -> None:
         """Take a node for the site that it says it is, or refuse it."""
         node = info.node_id
         if isinstance(answer, NoAnswer):
             if answer.lost:
-                self._quiet[node] = time.monotonic() + QUIET_SECONDS
+                self._rest(node)
                 return
             raise ReplyError(f"it could not say who it is ({answer.reason})")
-        card = read_card(answer)
         owner = None if self.keys is None else self.keys[info.public_key]
-        if owner not in (None, file_name(card.name)):
-            raise ReplyError(f"its key is that of {owner!r}, but it claims to be {card.name!r}")
+        name = read_name(answer)
+        if owner not in (None, file_name(name)):
+            raise ReplyError(f"its key is that of {owner!r}, but it claims to be {name!r}")
+        failure = answer.config_records[SITE].get("failure")
+        if failure is not None and name in (self.target, *(self.sources or ())):
+            self._rest(node)
+            self._cannot(name, node, printable(failure))
+            return
+        card = read_card(answer)
         unclaimed = self.target is None and card.role == "target"
         target = card.name if unclaimed else self.target
         expected = "target" if card.name == target else "source"
@@ -251,19 +323,24 @@ class Membership:
         if card.name in self.nodes:
             self._next[card.name] = node
             return
-        if card.name in self.cards:
+        if self.unable.pop(card.name, None) or card.name in self.cards:
             self.notes.append(f"{card.name} is back.")
         self.cards[card.name], self.nodes[card.name] = card, node
 
 
-def read_card(content: RecordDict) -> Card:
-    """What a site says of itself, checked."""
+def read_name(content: RecordDict) -> str:
+    """Which site a node says it is, checked."""
     check_fields(content)
-    about = content.config_records.get(SITE, ConfigRecord())
-    numbers = content.metric_records.get("hello", MetricRecord())
-    name, role = about.get("site"), about.get("role")
+    name = content.config_records.get(SITE, ConfigRecord()).get("site")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise ReplyError("it does not say which site it is")
+    return name
+
+
+def read_card(content: RecordDict) -> Card:
+    """What a site says of itself, checked."""
+    name, about = read_name(content), content.config_records[SITE]
+    numbers, role = content.metric_records.get("hello", MetricRecord()), about.get("role")
     if role not in ("source", "target"):
         raise ReplyError("it does not say whether it is a source or the target")
     counts = [numbers.get(key) for key in ALLOWED["hello"]]

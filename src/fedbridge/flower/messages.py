@@ -225,6 +225,12 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """What a terminal obeys instead of showing."""
 
 SAYS_MORE = " at the site, whose own log says more"
+IN_WORDS: Mapping[type[BaseException], str] = {
+    MemoryError: "the memory is not enough",
+    OSError: "a file or folder cannot be read or written",
+}
+"""Kinds of errors that are not our own."""
+
 QUOTED_ERROR = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
 SITE = "site"
 SCALARS = {
@@ -315,6 +321,11 @@ def check_fields(
             if "*" not in allowed and name not in allowed:
                 named = f"{record[:40]!r} holds a field {str(name)[:40]!r}"
                 raise ReplyError(f"its record {named} too many")
+
+
+def unable_reply(site: str, role: str, error: BaseException) -> RecordDict:
+    """Who this is, and why it cannot take part."""
+    return RecordDict({SITE: _site(site, role, {"failure": told(error)[:LONGEST]})})
 
 
 def train_reply(
@@ -460,8 +471,16 @@ def printable(text: object) -> str:
 
 
 def only_kind(error: BaseException) -> str:
-    """The kind of an error, without its text, which may quote rows."""
-    return f"{type(error).__name__}{SAYS_MORE}"
+    """The kind of an error in words, without its text, which may quote rows."""
+    if isinstance(error, FedbridgeError):
+        return f"{error.in_words}{SAYS_MORE}"
+    known = (words for kind, words in IN_WORDS.items() if isinstance(error, kind))
+    return f"{next(known, type(error).__name__)}{SAYS_MORE}"
+
+
+def told(error: BaseException) -> str:
+    """What others hear of an error: all of it only where it is about what they ask themselves."""
+    return str(error) if isinstance(error, RequestError) else only_kind(error)
 
 
 def public_reason(failure: str) -> str:

@@ -54,3 +54,6 @@ NETWORK = tuple(field.name for field in fields(NetworkOptions))
 
 PRIVACY = tuple(name.replace("-", "_") for name in SETTINGS)
 """Options of a run over a network, for its sites: local differential privacy."""
+
+SITE_FOLDER = "FEDBRIDGE_SITE"
+"""By this variable of the environment a node knows the folder of its site."""

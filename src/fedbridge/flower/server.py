@@ -20,15 +20,21 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedbridge.data.tables.preprocessing import Preprocessing
+
 OWN = ("out", "min_sites", "secure", "keys", "seed", "name", "norm_ratio", *NETWORK)
 """Options of the strategy that the run configuration may hold."""
 
 
-def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
+def server_app(
+    model: Callable[[], nn.Module] | None = None,
+    preprocessing: Callable[[], Preprocessing] | None = None,
+) -> ServerApp:
     """The coordinator.
 
     Args:
         model: makes the initial model; by default the run configuration names one (``model``).
+        preprocessing: how new rows are to be treated by whoever has the coordinator's model.
 
     The run configuration holds ``target``, ``sites`` (the sources, in order, with commas),
     ``method``, ``rounds``, what is in ``OWN``, and ``options``: options of the run as JSON text.
@@ -42,6 +48,7 @@ def server_app(model: Callable[[], nn.Module] | None = None) -> ServerApp:
         _speak()
         config = {k: v for k, v in context.run_config.items() if v != ""}
         strategy = strategy_of(config)
+        strategy.preprocessing = None if preprocessing is None else preprocessing()
         initial = None if model is None else ArrayRecord(model().state_dict())
         strategy.start(grid, initial, num_rounds=int(config.get("rounds", 50)))
 
@@ -117,6 +124,7 @@ def app_files(
     *,
     description: str = "A federation",
     client: str = CLIENT_APP,
+    server: str = SERVER_APP,
 ) -> dict[str, str]:
     """The files of an app by their paths; a run can set anew only what ``config`` holds."""
     pyproject: dict[str, Any] = {
@@ -143,5 +151,5 @@ def app_files(
         "pyproject.toml": tomli_w.dumps(pyproject),
         f"{MODULE}/__init__.py": f'"""{description}."""\n',
         f"{MODULE}/client_app.py": client,
-        f"{MODULE}/server_app.py": SERVER_APP,
+        f"{MODULE}/server_app.py": server,
     }

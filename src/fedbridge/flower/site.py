@@ -15,17 +15,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
-import tomli_w
 import torch
 
 from fedbridge import methods
-from fedbridge._version import __version__
-from fedbridge.base.files import PRIVATE, file_name, write_atomically
-from fedbridge.base.values import OBJECT_MODEL
+from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
 from fedbridge.flower.codec import Feedback
@@ -33,10 +30,9 @@ from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.flower.screening import screen_news, types_and_shapes
+from fedbridge.flower.target_run import TargetRun, line_of, run_in
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
-from fedbridge.runs.folder import FORMAT, RunFolder
-from fedbridge.training.blend import module_of
 from fedbridge.training.job import FIRST_ROUND, INITIALISING, TARGET, ClientResult, Job, seed_of
 from fedbridge.training.state import model_of_tensors
 from fedbridge.training.trainer import seeded
@@ -59,9 +55,7 @@ def default_folder() -> Path:
 
 
 MODEL = "model"
-"""Folder of the target's models, at the target: deployment/run in it, for ``fedbridge predict``."""
-
-NO_DEPLOYMENT = "federation"
+"""Folder of the target's models where it has no folder of a deployment: one for every run."""
 
 
 class SiteMemory:
@@ -70,15 +64,24 @@ class SiteMemory:
     Attributes:
         root: the site's own folder.
         folder: the part of it that belongs to this run.
-        model: the part that holds the run's model, at the target: under the deployment's name, so
-            that no other deployment of the same site comes near it.
+        home: the site's folder of a deployment, which then holds the target's run; None if there
+            is none.
     """
 
-    def __init__(self, folder: Path, run: str, site: str, deployment: str | None = None) -> None:
+    def __init__(self, folder: Path, run: str, site: str, home: Path | None = None) -> None:
         """``run`` comes from the coordinator, the others from a user: none may name a path."""
         name = hashlib.sha256(f"{run}\n{site}".encode()).hexdigest()[:32]
-        self.root, self.folder = folder, folder / name
-        self.model = folder / MODEL / file_name(deployment or NO_DEPLOYMENT) / file_name(run)
+        self.root, self.folder, self.home, self.run = folder, folder / name, home, run
+
+    def model(self) -> Path:
+        """The folder of the run's model, at the target, for this user's eyes only."""
+        if self.home is None:
+            place = self.root / MODEL / file_name(self.run)
+            self.keep_private(place)
+            return place
+        place = run_in(self.home, self.run)
+        place.mkdir(exist_ok=True, mode=0o700)
+        return place
 
     def save(
         self, kind: str, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
@@ -264,61 +267,45 @@ class SiteWorker:
         self.floors.count(self.memory.root / ASKED, "measure")
         return self.federation.evaluate(round, state)
 
-    def keep_best(self, round: int, state: Model, evaluation: Evaluation) -> None:
-        """Keep the model of a round; where rows are set aside, only if it is the best on them."""
-        loss = evaluation.validation
-        if loss is not None and round >= 1:
-            if round == 1:
-                self.memory.forget(BEST)
-            past = self.memory.load(BEST, before=round)
-            least = math.inf if past is None else float(past.facts["loss"])
-            if past is not None and not loss < least:
-                self.memory.save(BEST, round, {}, past.facts)
-                return
-            if loss < least:
-                self.memory.save(BEST, round, {}, {"loss": loss})
-        self.keep_model(state, evaluation)
+    def keep(
+        self,
+        round: int,
+        state: Model,
+        evaluation: Evaluation,
+        facts: Mapping[str, Any] | None = None,
+        absent: Sequence[str] = (),
+    ) -> None:
+        """Keep the model of a round; where rows are set aside, only if it is the best on them.
 
-    def keep_model(self, state: Model, evaluation: Evaluation) -> None:
-        """Keep the target's model where the target is, ready for ``fedbridge predict``.
-
-        With it are how to treat new rows, and what it is worth on the target's test rows. Another
-        run's model is never touched.
+        ``facts`` are what a decision stands on, ``absent`` the sources that took no part.
         """
-        module = module_of(self.model, state)
-        site, spec, task = self.site, self.spec, self.federation.task
-        described = {
-            "name": spec.model or f"{OBJECT_MODEL}{type(self.model).__qualname__}",
-            "input_shape": list(task.input_shape),
-            "outputs": task.outputs,
-        }
-        if site.n_classes is not None:
-            described["n_classes"] = site.n_classes
-        if site.class_names is not None:
-            described["class_names"] = list(site.class_names)
-        config = {
-            "format": FORMAT,
-            "version": __version__,
-            "target": site.name,
-            "sources": list(spec.sources),
-            "method": spec.method,
-            "seed": spec.seed,
-            "run": spec.run,
-            "model": described,
-        }
-        kept = RunFolder(self.memory.model)
-        kept.check(config, resume=True)
-        self.memory.keep_private(kept.path)
-        kept.unseal()
-        write_atomically(kept.path / "config.toml", tomli_w.dumps(config))
-        if site.preprocessing is not None:
-            kept.write_preprocessing(site.preprocessing.to_json(), config)
-        measured = {} if evaluation.test is None else asdict(evaluation.test)
-        summary = {"target": site.name, "method": spec.method, **measured}
-        kept.write_result(module, summary, config)
-        kept.seal()
-        for file in kept.path.iterdir():
-            file.chmod(PRIVATE)
+        kept = TargetRun(
+            self.memory.model(),
+            self.site,
+            self.spec,
+            self.federation,
+            self.model,
+            pages=self.memory.home is not None,
+        )
+        best = self._is_best(round, evaluation)
+        line = line_of(round, evaluation, facts or {}, absent)
+        kept.keep(line, state if best else None)
+
+    def _is_best(self, round: int, evaluation: Evaluation) -> bool:
+        """Whether no earlier round was better, as far as rows set aside can tell."""
+        loss = evaluation.validation
+        if loss is None or round < 1:
+            return True
+        if round == 1:
+            self.memory.forget(BEST)
+        past = self.memory.load(BEST, before=round)
+        least = math.inf if past is None else float(past.facts["loss"])
+        if past is not None and not loss < least:
+            self.memory.save(BEST, round, {}, past.facts)
+            return False
+        if loss < least:
+            self.memory.save(BEST, round, {}, {"loss": loss})
+        return True
 
     def _check_news(self, news: News) -> None:
         """Refuse news of another model than this run's, or of one that is none."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+    from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import FederatedTask
 
 log = logging.getLogger("fedbridge")
@@ -62,6 +63,7 @@ class FedBridgeStrategy(Strategy):
         own_training: sites have training loops of their own (see ``reply_to_train``).
         name: what to call the task.
         about: more entries for the run's configuration file.
+        preprocessing: how new rows are to be treated by whoever has the coordinator's model.
         **options: those of ``NetworkOptions``, and of the run and the rule as ``fedbridge.run``
             takes them.
     """
@@ -80,6 +82,7 @@ class FedBridgeStrategy(Strategy):
         own_training: bool = False,
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
+        preprocessing: Preprocessing | None = None,
         **options: Any,
     ) -> None:
         methods.check_travels(rule)
@@ -101,6 +104,7 @@ class FedBridgeStrategy(Strategy):
         self.network = NetworkOptions(**network)
         self.min_sites, self.secure, self.keys, self.name = min_sites, secure, keys, name
         self.own_training, self.about, self.options = own_training, about or {}, options
+        self.preprocessing = preprocessing
         self.result: RunResult | None = None
 
     def start(
@@ -131,6 +135,8 @@ class FedBridgeStrategy(Strategy):
         membership.gather(self.network.wait, self.min_sites)
         self.target = membership.target
         task = membership.task(self.name)
+        if not methods.decides_at_target(self.rule):
+            task = replace(task, preprocessing=self.preprocessing)
         settings, own = self._settings(task, initial_arrays)
         self.summary()
         result = Result()
@@ -188,7 +194,7 @@ class FedBridgeStrategy(Strategy):
                     f"Expected names in `{name}` that fedbridge does not use itself, but got "
                     f"{taken[0]!r}: choose another."
                 )
-        if evaluate_fn is not None and methods.target_decides(self.rule):
+        if evaluate_fn is not None and methods.decides_at_target(self.rule):
             raise OptionError(
                 f"Expected no `evaluate_fn` with {self.rule!r}, whose model the target decides on "
                 f"and keeps, so that it cannot be measured here: leave it out, and read "

@@ -7,6 +7,7 @@ a dead node does not come from the node.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+log = logging.getLogger("fedbridge")
+
 POLL_SECONDS = 0.2
+WORD_SECONDS = 15.0
+"""So often whoever watches hears who is waited for."""
 ARRAY_OVERHEAD = 200
 """Bytes of an array's name, type, shape and checksum in a message, about."""
 GONE_WRONG = (
@@ -68,10 +73,12 @@ class Transport:
         group: str,
         *,
         at_most: float | None = None,
+        names: Mapping[int, str] | None = None,
     ) -> dict[int, RecordDict | NoAnswer]:
         """Send every node its message and wait for all answers, or until time is up.
 
-        ``at_most`` so many seconds, for messages that need no long work.
+        ``at_most`` so many seconds, for messages that need no long work. Where nodes have
+        ``names``, those that are waited for are named now and then.
         """
         timeout = self.timeout if at_most is None else min(at_most, self.timeout)
         messages = [
@@ -86,7 +93,8 @@ class Transport:
         nodes = dict(zip(sent, contents, strict=True))
         answers: dict[int, RecordDict | NoAnswer] = {}
         waiting = {number for number in sent if number}
-        deadline = time.monotonic() + timeout
+        begun = time.monotonic()
+        deadline, word = begun + timeout, begun + WORD_SECONDS
         while waiting:
             for reply in self.grid.pull_messages(waiting):
                 answered = reply.metadata.reply_to_message_id
@@ -95,6 +103,11 @@ class Transport:
                     answers[nodes[answered]] = self._opened(reply)
             if not waiting or time.monotonic() > deadline:
                 break
+            if names is not None and time.monotonic() > word:
+                missing = ", ".join(sorted(names[nodes[number]] for number in waiting))
+                passed = time.monotonic() - begun
+                log.info("%s: no answer yet from %s (%.0f seconds)", group, missing, passed)
+                word += WORD_SECONDS
             time.sleep(POLL_SECONDS)
         silent = NoAnswer(f"no answer within {timeout:g} seconds", silent=True)
         return {node: answers.get(node, silent) for node in contents}

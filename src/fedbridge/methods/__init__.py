@@ -45,6 +45,7 @@ __all__ = [
     "add_plugin",
     "check_travels",
     "class_of",
+    "decides_at_target",
     "is_bound",
     "is_own",
     "known_as",
@@ -53,7 +54,6 @@ __all__ = [
     "needs_of",
     "options_of",
     "summary_of",
-    "target_decides",
     "usual_options",
 ]
 
@@ -122,12 +122,6 @@ def class_of(name: str) -> type[Method]:
     return _registry.get(name) if name in _registry.names() else RuleMethod
 
 
-def target_decides(name: str) -> bool:
-    """Whether the target decides on its model by itself; over a network that stays with it."""
-    side = class_of(name).target_side
-    return side.__func__ is not Method.target_side.__func__  # type: ignore[attr-defined]
-
-
 def check_travels(method: str) -> None:
     """Refuse a method that needs rows or personal models of others in one place."""
     if class_of(method).travels:
@@ -137,6 +131,12 @@ def check_travels(method: str) -> None:
         f"Expected a method that works with sites elsewhere, but {method!r} needs rows or personal "
         f"models in one place: choose one of {', '.join(able)}, or the engine 'local'."
     )
+
+
+def decides_at_target(method: str) -> bool:
+    """Whether the target decides on its model by itself, so that over a network it stays there."""
+    own = class_of(method).target_side.__func__  # type: ignore[attr-defined]
+    return own is not Method.target_side.__func__  # type: ignore[attr-defined]
 
 
 def summary_of(name: str) -> str:

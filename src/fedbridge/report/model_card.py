@@ -87,7 +87,8 @@ def _what_it_is(record: RunRecord) -> list[str]:
         if record.regression
         else f"one of {model['n_classes']} classes"
     )
-    together = f"in a federation with {counted(len(record.sources), 'other site')}"
+    others = len(record.sources) - len(record.absent)
+    together = f"in a federation with {counted(others, 'other site')}"
     apart = "" if methods.is_bound(config["method"]) else ", whose rows stay where they are"
     meaning = methods.summary_of(config["method"]).rstrip(".")
     early = ", stopped early" if summary["stopped_early"] else ""
@@ -101,6 +102,7 @@ def _what_it_is(record: RunRecord) -> list[str]:
         f"Rounds: {summary['rounds']}{early}; seed {config['seed']}",
         f"Made with fedbridge {_text(summary['version'])}",
     ]
+    facts += [f"Took no part: {_text(name)} ({_text(why)})" for name, why in record.absent.items()]
     if record.said is not None:
         facts.insert(2, f"What it is made of: {_text(record.said)}")
     return [purpose, _bullets(facts)]

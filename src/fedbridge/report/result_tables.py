@@ -160,7 +160,7 @@ def sites_table(record: RunRecord) -> Table:
         rows.append(
             (
                 Cell(name, page=markup(swatch, name)),
-                "source",
+                "source, never took part" if name in record.absent else "source",
                 record.rows_of(name),
                 record.source_mean("beta", index),
                 mean(last),

@@ -59,6 +59,8 @@ SEALED = (
 class RunFolderError(FedbridgeError):
     """The folder holds something else than the run that is to be written there."""
 
+    in_words = "the folder for the model holds something else"
+
 
 def read_record(
     file: Path,
@@ -144,7 +146,11 @@ class RunFolder:
             (self.path / file).unlink(missing_ok=True)
         self.rewind(history)
         self.write_task(task, config)
-        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+        self.write_config(config)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """What the run is."""
+        write_atomically(self.path / "config.toml", tomli_w.dumps(_without_none(dict(config))))
 
     def remove_leftovers(self) -> None:
         """Remove what an interrupted write has left."""
@@ -258,13 +264,21 @@ class RunFolder:
     def write_result(
         self, model: nn.Module, summary: dict[str, Any], config: Mapping[str, Any]
     ) -> None:
-        """The model, which says of which run it is, then the summary that ends the run."""
+        """The model, then the summary that ends the run."""
+        self.write_model(model, config)
+        self.write_summary(summary)
+
+    def write_model(self, model: nn.Module, config: Mapping[str, Any]) -> None:
+        """The model, which says of which run it is."""
         # Cloned, because the file format refuses tensors that share memory (tied weights).
         tensors = {name: value.clone().contiguous() for name, value in model.state_dict().items()}
         # One entry, because the order of several is left to chance, and bytes should not be.
         about = {"format": f"{FORMAT} {run_id(config)}"}
         write_atomically(self.path / "model.safetensors", save(tensors, metadata=about))
-        write_atomically(self.path / "summary.json", to_json(summary, indent=1))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The run in a few numbers; whoever has it is finished."""
+        write_atomically(self.path / "summary.json", to_json(dict(summary), indent=1))
 
     def unseal(self) -> None:
         """Take the checksums away before files are written anew."""

@@ -104,6 +104,7 @@ def summarise(
     """The summary of a run that has a ``history`` of its ``rounds``."""
     trained = [line for line in history if line["round"] >= 1]
     last = trained[-SCORED_ROUNDS:]
+    absent = absences(task.source_names, history)
 
     def mean(name: str) -> float | None:
         values = [line[name] for line in last if line[name] is not None]
@@ -127,7 +128,8 @@ def summarise(
         "score": None if accuracy is not None or loss is None else -loss,
         "n_test": count,
         "n_target": len(task.target),
-        "n_sources": {site.name: len(site) for site in task.sources},
+        "n_sources": {site.name: 0 if site.name in absent else len(site) for site in task.sources},
+        **({"absent": absent} if absent else {}),
         "stopped_early": len(trained) < rounds,
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
@@ -136,6 +138,12 @@ def summarise(
         "seconds": seconds,
         "version": __version__,
     }
+
+
+def absences(sources: Sequence[str], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The sources that took part in no round, and the last reason."""
+    told = [line.get("failures") or {} for line in history]
+    return {name: told[-1][name] for name in sources if told and all(name in line for line in told)}
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,11 @@ class RunRecord:
     def sources(self) -> list[str]:
         """Names of the sources, in the order of the history's lists."""
         return list(self.config["sources"])
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """The sources that took part in no round so far, and why not."""
+        return absences(self.sources, self.history)
 
     @property
     def trained(self) -> list[dict[str, Any]]:

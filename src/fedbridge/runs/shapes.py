@@ -54,6 +54,7 @@ SUMMARY: Kind = {
     "stopped_early": bool,
     "seconds?": float,
     "n_sources?": {str: int},
+    "absent?": {str: str},
     "notes?": [str],
 }
 MANIFEST: Kind = {

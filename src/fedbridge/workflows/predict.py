@@ -29,7 +29,7 @@ from fedbridge.data.images.preprocessing import (
 )
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
-from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.tables.preprocessing import OWN_ROWS, ByOwnRows, Preprocessing
 from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 
 LARGEST_MODEL = 10**10
 """Inputs times outputs: a folder does not decide how much memory is asked for."""
+
+
+AT_THE_TARGET = (
+    " The model of a deployment is at its target, which alone knows how its rows are prepared: the "
+    "folder `run` in the target's site folder takes a CSV."
+)
 
 
 @dataclass(frozen=True)
@@ -255,7 +261,8 @@ def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | Non
         content = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
-    how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
+    tables = ByOwnRows if content.get(OWN_ROWS) else Preprocessing
+    how = (ImagePreprocessing if is_for_images(text) else tables).from_json(text)
     return how, content.get("run")
 
 
@@ -346,7 +353,7 @@ def _read_file(path: Path, saved: SavedModel) -> NewRows:
         return NewRows(tuple(names), torch.from_numpy(rows))
     raise DataError(
         f"Expected an .npz with `X`, an image or a folder of images, as the run was trained on, "
-        f"but got {str(path)!r}."
+        f"but got {str(path)!r}." + (AT_THE_TARGET if path.suffix.lower() == ".csv" else "")
     )
 
 

@@ -100,7 +100,7 @@ def test_columns_that_sites_lack_are_listed_site_by_site():
     }
     with pytest.raises(DisagreementError) as caught:
         common_columns(summaries(frames))
-    for part in ("site 'A' lacks 'dose'", "site 'B' lacks 'sex'", "`columns`: 'age'"):
+    for part in ("site 'A' lacks 'dose'", "site 'B' lacks 'sex'", "`columns`: age."):
         assert part in str(caught.value)
 
 

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from fedbridge.base.errors import DataError, nearest
+from fedbridge.base.errors import (
+    DataError,
+    MissingColumnError,
+    NotANumberError,
+    UnreadableError,
+    nearest,
+)
 from fedbridge.base.files import check_memory, read_bytes, readable_size
 from fedbridge.data.labels import show
 from fedbridge.data.tables.spelling import (
@@ -203,8 +209,8 @@ def _lines(path: Path) -> list[list[str]]:
     return lines
 
 
-def _unreadable(path: Path, problem: object) -> DataError:
-    return DataError(
+def _unreadable(path: Path, problem: object) -> UnreadableError:
+    return UnreadableError(
         f"Expected {str(path)!r} to be a CSV in UTF-8 with a header row, but it cannot be read: "
         f"{problem}."
     )
@@ -235,7 +241,7 @@ def _cell(text: str) -> str:
     return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
 
 
-def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> DataError:
+def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> NotANumberError:
     """An error that names the first cell that is no number, and the options that read it."""
     cells = table[column]
     where = "" if site is None else f" at site {site!r}"
@@ -249,10 +255,12 @@ def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> Da
         otherwise += f" (on a command line: {flags(spellings)})"
     elif is_too_large(cells[0]):
         advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
-    return DataError(
+    return NotANumberError(
         f"Expected numbers in column {column!r}, but row {spreadsheet_row(table.rows)}{where} has "
         f"{_short(cells[0])} ({len(cells)} such cells; the header is row 1): {advice}, or "
-        f"{otherwise}."
+        f"{otherwise}.",
+        column,
+        shown(spellings) if spellings else "",
     )
 
 
@@ -264,13 +272,16 @@ def spreadsheet_row(rows: NDArray[np.int64]) -> int:
 def require_columns(
     names: Sequence[str], needed: Iterable[str], where: str, advice: str = ""
 ) -> None:
-    """Refuse a table without the needed columns, and list those it has."""
-    for column in needed:
-        if column not in names:
-            raise DataError(
-                f"Expected a column {column!r} in {where}, but there is none."
-                f"{nearest(column, names)} It has: {show(names)}{advice and f'; {advice}'}."
-            )
+    """Refuse a table without the needed columns, and list all that it has."""
+    missing = [column for column in needed if column not in names]
+    if missing:
+        one = "a column" if len(missing) == 1 else "the columns"
+        hint = nearest(missing[0], names) if len(missing) == 1 else ""
+        odd = " A comma, a semicolon or a tab stands between cells." if len(names) == 1 else ""
+        raise MissingColumnError(
+            f"Expected {one} {', '.join(map(repr, missing))} in {where}, but there is none."
+            f"{hint} It has: {', '.join(map(repr, names))}{advice and f'; {advice}'}.{odd}"
+        )
 
 
 def _short(value: object) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from fedbridge.base.errors import DataError, DisagreementError
+from fedbridge.base.errors import DataError, DisagreementError, EmptyColumnError, joined
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.labels import show
@@ -33,6 +33,7 @@ from fedbridge.data.tables.schema import (
     Reading,
     agree,
     column_names,
+    examine,
     label_form,
     labelled_rows,
     summarise,
@@ -313,22 +314,28 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
     """Describe a site's table without any of its rows.
 
     Refused is what must not leave a site: text that differs in most rows, such as names or notes.
+    Everything that is wrong is told at once.
     """
     table = _read(csv, name, reading.spelling)
-    summary = summarise(table, name, reading)
-    label_form({name: summary}, reading.label_column, reading.kind)
+    summary, errors = examine(table, name, reading)
     listed = {c: own.levels for c, own in summary.columns.items() if own.kind == "categorical"}
     if summary.labels is not None:
         listed[reading.label_column] = summary.labels
     for column, levels in listed.items():
-        check_categories(
-            column,
-            len(levels),
-            int((table[column] != "").sum()),
-            reading,
-            f" at site {name!r}",
-            ", which must not leave the site",
-        )
+        try:
+            check_categories(
+                column,
+                len(levels),
+                int((table[column] != "").sum()),
+                reading,
+                f" at site {name!r}",
+                ", which must not leave the site",
+            )
+        except DataError as error:
+            errors.append(error)
+    if errors:
+        raise joined(errors)
+    label_form({name: summary}, reading.label_column, reading.kind)
     labelled = labelled_rows(table, name, reading.label_column)
     cautions = [
         text for column in listed for text in _cautions(column, filter(None, table[column]))
@@ -349,6 +356,7 @@ def load_csv_site(
     role: Role,
     seed: int = 0,
     split: SplitOptions = OWN_SPLIT,
+    spelling: Spelling = PLAIN,
 ) -> LocalSite:
     """What one site brings to a federation, from its own CSV and the agreed schema.
 
@@ -361,17 +369,18 @@ def load_csv_site(
         role: Whether it is a source or the target.
         seed: Decides the target's split.
         split: How the target's rows are divided; all its training rows are labelled by default.
+        spelling: How this site's file spells numbers.
     """
-    table = _read(csv, name)
+    table = _read(csv, name, spelling)
     schema.check(table, name)
     labelled = labelled_rows(table, name, schema.label_column)
     y = schema.labels(labelled, name)
     if role == "source":
-        x = _fit(labelled, schema, name, role).encode(labelled)
+        x = _fit(labelled, schema, name, role, spelling).encode(labelled)
         return LocalSite(name, role, Site(name, x, y), None, schema.n_classes, schema.class_names)
     strata = None if schema.class_names is None else y.numpy()
     divided = split_target(strata, len(labelled), seed, split)
-    fitted = _fit(labelled.take(divided.training), schema, name, role)
+    fitted = _fit(labelled.take(divided.training), schema, name, role, spelling)
     rows = SiteRows(fitted.encode(labelled), y, range(len(labelled)))
     train, test = select(rows, divided.labelled), select(rows, divided.test)
     target = Site(name, train.x, train.y)
@@ -388,7 +397,9 @@ def load_csv_site(
     )
 
 
-def _fit(training: CellTable, schema: Schema, site: str, role: Role) -> Preprocessing:
+def _fit(
+    training: CellTable, schema: Schema, site: str, role: Role, spelling: Spelling
+) -> Preprocessing:
     """The site's preprocessing, from nobody's rows but its own.
 
     A source's column of numbers without any says nothing and stays at zero, as it does when all
@@ -396,7 +407,7 @@ def _fit(training: CellTable, schema: Schema, site: str, role: Role) -> Preproce
     """
     for column, kind in schema.kinds.items():
         if (kind == "categorical" or role == "target") and (training[column] == "").all():
-            raise DataError(
+            raise EmptyColumnError(
                 f"Expected values in column {column!r} at site {site!r}, but its training rows "
                 f"have none, and other sites' rows are not here to fill it: leave it out with "
                 f"`columns` at all sites."
@@ -408,6 +419,7 @@ def _fit(training: CellTable, schema: Schema, site: str, role: Role) -> Preproce
         standardise="site",
         label_column=schema.label_column,
         class_names=schema.class_names,
+        spelling=spelling,
     )[site]
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedbridge.data.tables.cells import Text
-    from fedbridge.data.tables.schema import Kind, Tables
+    from fedbridge.data.tables.schema import Kind, Schema, Tables
 
 FORMAT = 1
 FARTHEST = 1e18
@@ -300,6 +300,56 @@ def fit_preprocessing(
         )
         for site in training
     }
+
+
+OWN_ROWS = "by_own_rows"
+"""Entry of saved preprocessing that says so."""
+
+
+@dataclass(frozen=True)
+class ByOwnRows(Preprocessing):
+    """Preprocessing for any site: rows are imputed and scaled by themselves, as every site's are.
+
+    A coordinator knows what columns mean, but no site's means and deviations. So a row depends on
+    those it comes with, which should be all of a site.
+    """
+
+    def encode(self, table: CellTable) -> Tensor:
+        """The rows of a table that holds all columns."""
+        coded = {c.name: c.levels for c in self.columns if not isinstance(c, NumericColumn)}
+        kinds: dict[str, Kind] = {
+            c.name: "categorical" if c.name in coded else "numeric" for c in self.columns
+        }
+        warnings.warn(
+            f"Numbers are standardised by these {len(table)} rows, since those of no site are "
+            f"known here: give all rows of a site at once.",
+            stacklevel=2,
+        )
+        fitted = fit_preprocessing(
+            {self.site: table},
+            kinds,
+            coded,
+            standardise="site",
+            label_column=self.label_column,
+            class_names=self.class_names,
+            spelling=self.spelling,
+        )
+        return fitted[self.site].encode(table)
+
+    def to_json(self) -> str:
+        """The preprocessing as JSON text with a format version."""
+        return json.dumps({**parse_json(super().to_json()), OWN_ROWS: True}, indent=2)
+
+    @classmethod
+    def of_schema(cls, schema: Schema) -> ByOwnRows:
+        """For all sites that agreed on a schema."""
+        columns = (
+            CategoricalColumn(name, schema.levels[name][0], schema.levels[name])
+            if name in schema.levels
+            else NumericColumn(name, 0.0, 0.0, 1.0)
+            for name in schema.kinds
+        )
+        return cls("any site", tuple(columns), schema.label_column, schema.class_names)
 
 
 def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> list[str]:

@@ -15,16 +15,21 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from fedbridge.base.errors import (
     DataError,
     DisagreementError,
+    EmptyColumnError,
+    FedbridgeError,
     LabelsDisagreeError,
+    NotAgreedError,
     OptionError,
+    joined,
     nearest,
 )
 from fedbridge.base.files import parse_json
@@ -34,7 +39,7 @@ from fedbridge.data.tables.cells import NAMELESS, CellTable, require_columns
 from fedbridge.data.tables.spelling import PLAIN, Spelling, looks_numeric, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -43,10 +48,13 @@ if TYPE_CHECKING:
 
     Tables: TypeAlias = Mapping[str, CellTable]
     Summaries: TypeAlias = Mapping[str, "TableSummary"]
+    Categories: TypeAlias = tuple[dict[str, tuple[str, ...]], list[str]]
 
 Kind: TypeAlias = Literal["numeric", "categorical"]
 TaskKind: TypeAlias = Literal["classification", "regression"]
 LabelForm: TypeAlias = Literal["words", "whole numbers", "values"]
+
+T = TypeVar("T")
 
 FORMAT = 1
 AGAIN = "describe the data anew and agree again"
@@ -131,6 +139,12 @@ class TableSummary:
     columns: Mapping[str, ColumnSummary]
     labels: tuple[str, ...] | None
 
+    def of(self, columns: Sequence[str] | None) -> TableSummary:
+        """The same with some of the columns, in this order; None for all."""
+        if columns is None:
+            return self
+        return TableSummary({c: self.columns[c] for c in columns if c in self.columns}, self.labels)
+
 
 def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
     """All that sites must agree on, from the cells of one table.
@@ -138,28 +152,52 @@ def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
     Junk is refused here, where its row is known: a word in a column that mostly holds numbers, or
     numbers in another format than the table's.
     """
-    label_column = reading.label_column
-    require_columns(
-        table.names, [label_column, *(reading.columns or ())], f"the table of site {site!r}"
+    summary, errors = examine(table, site, reading)
+    if errors:
+        raise errors[0]
+    return summary
+
+
+def examine(
+    table: CellTable, site: str, reading: Reading
+) -> tuple[TableSummary, list[FedbridgeError]]:
+    """What :func:`summarise` finds, as far as it goes, and everything that is wrong."""
+    label_column, errors = reading.label_column, list[FedbridgeError]()
+    needed = [label_column, *(reading.columns or ())]
+    _attempt(
+        lambda: require_columns(table.names, needed, f"the table of site {site!r}"), None, errors
     )
-    features = reading.columns or [
+    features = [
         column
-        for column in table.names
-        if column != label_column and not column.startswith(NAMELESS)
+        for column in reading.columns or table.names
+        if column in table.names and column != label_column and not column.startswith(NAMELESS)
     ]
     kinds = _kinds(table.pick(features), reading.categorical)
-    table.numbers([column for column, kind in kinds.items() if kind == "numeric"], site)
-    return TableSummary(
-        {column: _summary(table[column], kind) for column, kind in kinds.items()},
-        _labels(labelled_rows(table, site, label_column), site, reading),
-    )
+    for column in (column for column, kind in kinds.items() if kind == "numeric"):
+        _attempt(partial(table.numbers, [column], site), None, errors)
+
+    def labels() -> tuple[str, ...] | None:
+        return _labels(labelled_rows(table, site, label_column), site, reading)
+
+    found = _attempt(labels, None, errors) if label_column in table.names else None
+    columns = {column: _summary(table[column], kind) for column, kind in kinds.items()}
+    return TableSummary(columns, found), errors
+
+
+def _attempt(do: Callable[[], T], otherwise: T, errors: list[FedbridgeError]) -> T:
+    """What comes of it, or what to go on with where that is an error, which joins the others."""
+    try:
+        return do()
+    except (DataError, OptionError) as error:
+        errors.append(error)
+        return otherwise
 
 
 def labelled_rows(table: CellTable, site: str, label_column: str) -> CellTable:
     """The rows that have a label, of which every site must have some."""
     labelled = table.take(table[label_column] != "")
     if not len(labelled):
-        raise DataError(
+        raise EmptyColumnError(
             f"Expected labelled rows at every site, but {site!r} has nothing in column "
             f"{label_column!r}: label some of its rows or leave it out."
         )
@@ -246,7 +284,7 @@ class Schema:
         for column, levels in self.levels.items():
             new = sorted(set(table[column]) - {"", *levels})
             if new:
-                raise DataError(
+                raise NotAgreedError(
                     f"Expected categories of column {column!r} among {show(levels)}, as the sites "
                     f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
                 )
@@ -262,7 +300,7 @@ class Schema:
             return as_values(labels)
         new = [label for label in np.unique(labels).tolist() if label not in index]
         if new:
-            raise DataError(
+            raise NotAgreedError(
                 f"Expected labels in column {self.label_column!r} among {show(self.class_names)}, "
                 f"as the sites agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
             )
@@ -318,13 +356,39 @@ def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
     """The schema of all sites, and notes on what may be right or not.
 
     Raises:
-        DisagreementError: When they do not agree; the message lists who has what.
+        DisagreementError: When they do not agree; the message lists who has what, about
+            everything at once. The notes come with it.
     """
-    features = _features(sites, reading)
-    kinds = column_kinds(sites, features, reading.categorical)
-    levels, notes = category_levels(sites, kinds, reading.categorical)
-    form = label_form(sites, reading.label_column, reading.kind)
-    return Schema(reading.label_column, form, _class_names(sites, form), kinds, levels), notes
+    errors: list[FedbridgeError] = []
+    label_column, codes = reading.label_column, reading.categorical
+    features = _attempt(lambda: _features(sites, reading), shared_columns(sites), errors)
+    told = {column: kinds_of(sites, column, codes) for column in features}
+    certain = {column: found.pop() for column, found in told.items() if len(found) == 1}
+    kinds = _attempt(lambda: column_kinds(sites, features, codes), certain, errors)
+    none: Categories = ({}, [])
+    levels, notes = _attempt(lambda: category_levels(sites, kinds, codes), none, errors)
+    values: LabelForm = "values"
+    form = _attempt(lambda: label_form(sites, label_column, reading.kind), values, errors)
+    names = _attempt(lambda: _class_names(sites, form), None, errors)
+    if errors:
+        error = joined(errors)
+        for note in notes:
+            error.add_note(note)
+        raise error
+    return Schema(label_column, form, names, kinds, levels), notes
+
+
+def shared_columns(sites: Summaries) -> list[str]:
+    """The columns that every site has, in the order of the first."""
+    first, *others = sites.values()
+    return [column for column in first.columns if all(column in own.columns for own in others)]
+
+
+def kinds_of(sites: Summaries, column: str, categorical: Sequence[str]) -> set[Kind]:
+    """What a column holds at the sites that have anything in it; numbers may be codes."""
+    found = {summary.columns[column].kind for summary in sites.values()}
+    kinds: set[Kind] = {kind for kind in found if kind is not None}
+    return {"categorical"} if kinds and column in categorical else kinds
 
 
 def _features(sites: Summaries, reading: Reading) -> list[str]:
@@ -361,14 +425,14 @@ def common_columns(sites: Summaries) -> list[str]:
         for site, summary in sites.items()
     }
     if any(lacking.values()):
-        shared = [c for c in everywhere if not any(c in missing for missing in lacking.values())]
         raise _disagreement(
             (
-                f"site {site!r} lacks {show(missing)}"
+                f"site {site!r} lacks {', '.join(map(repr, missing))}"
                 for site, missing in lacking.items()
                 if missing
             ),
-            f"add them, or choose among the columns that all have with `columns`: {show(shared)}",
+            f"add them, or choose among the columns that all have with `columns`: "
+            f"{','.join(shared_columns(sites))}",
         )
     return everywhere
 
@@ -385,15 +449,13 @@ def column_kinds(
     problems = []
     for column in columns:
         found = {site: summary.columns[column] for site, summary in sites.items()}
-        distinct = {here.kind for here in found.values() if here.kind is not None}
+        distinct = kinds_of(sites, column, categorical)
         if not distinct:
             raise DataError(
                 f"Expected values in column {column!r}, but it is empty at every site: leave it "
                 f"out with `columns`."
             )
-        if column in categorical:
-            distinct = {"categorical"}
-        elif len(distinct) > 1:
+        if len(distinct) > 1:
             problems.append(f"column {column!r}: {_listed(found)}")
         kinds[column] = distinct.pop()
     if problems:
@@ -405,7 +467,7 @@ def column_kinds(
 
 def category_levels(
     sites: Summaries, kinds: Mapping[str, Kind], categorical: Sequence[str]
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+) -> Categories:
     """The levels of every categorical column over all sites, and notes on who lacks which."""
     levels: dict[str, tuple[str, ...]] = {}
     notes = []
@@ -484,4 +546,5 @@ def _mixed_labels(
 
 def _disagreement(problems: Iterable[str], advice: str) -> DisagreementError:
     listed = "".join(f"\n  {problem}" for problem in problems)
-    return DisagreementError(f"Expected all sites to agree, but:{listed}\n{advice.capitalize()}.")
+    said = advice[:1].upper() + advice[1:]  # names of columns keep their case
+    return DisagreementError(f"Expected all sites to agree, but:{listed}\n{said}.")
