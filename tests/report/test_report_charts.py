@@ -141,6 +141,11 @@ def test_every_name_stands_beside_the_end_of_its_line_and_none_on_another():
     assert ordered == sorted(names, key=lambda row: -row["y"])
 
 
+def test_the_stroke_from_a_line_that_ends_early_does_not_look_like_one():
+    chart = drawn(Series("S", ((1, 1.0), (2, 2.0))), Series("E", ((1, 1.0), (2, None)), "c1"))
+    assert [row["early"] for row in rows(chart.data["names"])] == [0, 1]
+
+
 def test_one_line_needs_no_name_but_the_title():
     assert "text" not in parts(drawn(Series("S", ((1, 1.0), (2, 2.0)))).spec, "type")
 

@@ -335,6 +335,14 @@ def test_alone_against_joined_and_chance_by_the_targets_own_labels(tmp_path):
     assert colours == {"head, last": {"var(--c0)"}, "alone": {"var(--ink)"}}
 
 
+def test_a_candidate_without_a_loss_is_left_out_and_text_for_one_is_refused(tmp_path):
+    page = page_of(write_run(tmp_path / "none", [judged(1, joined=None, alone=1.0)]))
+    assert points_of(page, "alone-against-joined")["with the sources"] == [(1, 2)]
+    assert "head, last" not in table_called(page, "What the target chose from").text
+    with pytest.raises(ReportError, match="cv_loss"):
+        write_report(write_run(tmp_path / "text", [judged(1, joined="much", alone=1.0)]))
+
+
 def test_a_method_that_tries_nothing_alone_says_so(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2)))
     assert "alone-against-joined" not in charts(page)

@@ -256,8 +256,9 @@ def _curve_charts(record: ComparisonRecord, looks: Mapping[str, str]) -> list[Ch
 
 
 def _undrawn(comparison: Comparison, lines: Sequence[Series]) -> str:
-    """Which methods have no line, where means over seeds are drawn."""
-    missing = [line.name for line in lines if not line.present()]
+    """Which methods have no line, where means over seeds are drawn and all apply."""
+    unmet = {cell.method for cell in comparison.cells if cell.unmet}
+    missing = [line.name for line in lines if not line.present() and line.name not in unmet]
     if len(comparison.seeds) == 1 or not missing:
         return ""
     return f"Without a line, for not all seeds are there: {some(missing, NAMED)}."

@@ -279,7 +279,8 @@ def _best_of(judged: Sequence[Mapping[str, Any]], name: str, style: str, *, alon
     points: list[tuple[float, float | None]] = []
     band: list[tuple[float, float] | None] = []
     for line in judged:
-        losses = {kin: x for kin, x in line["cv_loss"].items() if kin.startswith(ALONE) == alone}
+        found = {kin: x for kin, x in line["cv_loss"].items() if x is not None}
+        losses = {kin: x for kin, x in found.items() if kin.startswith(ALONE) == alone}
         best = min(losses, key=losses.__getitem__, default=None)
         loss = None if best is None else losses[best]
         error = (line.get("cv_error") or {}).get(best)

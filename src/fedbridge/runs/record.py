@@ -226,16 +226,20 @@ class RunRecord:
     @property
     def said(self) -> str | None:
         """What the method has to say of its choice, in a sentence, if it made one."""
-        return next((line["said"] for line in reversed(self.history) if "said" in line), None)
+        return next((line["said"] for line in reversed(self.history) if line.get("said")), None)
 
     @property
     def candidates(self) -> list[tuple[str, float, float | None, float | None]]:
         """What the target last chose among: name, held-out loss, its error, and weight."""
         judged = (line for line in reversed(self.history) if line.get("cv_loss"))
         chosen: dict[str, Any] = next(judged, {})
-        losses: dict[str, float] = chosen.get("cv_loss", {})
-        errors, weights = chosen.get("cv_error", {}), chosen.get("weights", {})
-        return [(name, loss, errors.get(name), weights.get(name)) for name, loss in losses.items()]
+        losses: dict[str, float | None] = chosen.get("cv_loss", {})
+        errors, weights = chosen.get("cv_error") or {}, chosen.get("weights") or {}
+        return [
+            (name, loss, errors.get(name), weights.get(name))
+            for name, loss in losses.items()
+            if loss is not None
+        ]
 
     @property
     def n_test(self) -> int | None:

@@ -44,6 +44,8 @@ ROUND: Kind = {
     **_of(NUMBER, "loss? accuracy? balanced_accuracy? auc? sigma2? validation_loss?"),
     **_of(NUMBER, "seconds_train? seconds_aggregate? seconds_eval?"),
     **_of(VALUES, "beta? d2? tau2_d2? cosine?"),
+    **_of(({str: NUMBER}, None), "cv_loss? cv_error? weights?"),
+    **_of((str, None), "choice? said?"),
     "failures?": ({str: str}, None),
     "notes?": ([str], None),
 }

@@ -189,6 +189,7 @@ def _line_layers(
         y=y,
         y2={"field": "at"},
         color=color,
+        strokeDash=charts.either("datum.early", [1, 4], [1, 0]),
     )
     names = charts.layer(
         charts.mark(
@@ -217,9 +218,13 @@ def _line_layers(
 def _names_of_lines(
     lines: Sequence[Series], ends: tuple[float, float], height: int
 ) -> charts.Columns:
-    """Where lines end, and beside it where their names have room."""
+    """Where lines end, and beside it where their names have room.
+
+    The stroke from a line that ends early is dotted: it is no part of the line.
+    """
     low, high = ends
     last = [line.present()[-1] for line in lines]
+    end = max((x for line in lines for x, _ in line.points), default=0.0)
     unit = (high - low) / height
     places = spread_out([(high - y) / unit for _, y in last], LABEL, height)
     return {
@@ -228,6 +233,7 @@ def _names_of_lines(
         "x": [charts.short(x) for x, _ in last],
         "y": [charts.short(y) for _, y in last],
         "at": [charts.short(high - place * unit) for place in places],
+        "early": [int(x < end) for x, _ in last],
         "best": [int(line.best) for line in lines],
         "pale": [int(line.style in QUIET) for line in lines],
     }
