@@ -313,6 +313,15 @@ def judged(round, *, joined, alone, **more):
         cv_loss={"led, last": 2.0, "head, last": joined, "alone": alone, "alone, network": 3.0},
         cv_error={"led, last": 0.5, "head, last": 0.1, "alone": 0.2, "alone, network": 0.5},
         weights={"led, last": 1e-5, "head, last": 0.7, "alone": 0.3, "alone, network": 0.0},
+        worth={
+            "rows": 30,
+            "alone": alone,
+            "gain": alone - (joined or 0.0),
+            "error": 0.1,
+            "points": 3.0,
+            "points_error": 2.0,
+            "of_classes": True,
+        },
         **more,
     )
 
@@ -337,10 +346,12 @@ def test_alone_against_joined_and_chance_by_the_targets_own_labels(tmp_path):
 
 def test_a_candidate_without_a_loss_is_left_out_and_text_for_one_is_refused(tmp_path):
     page = page_of(write_run(tmp_path / "none", [judged(1, joined=None, alone=1.0)]))
-    assert points_of(page, "alone-against-joined")["with the sources"] == [(1, 2)]
     assert "head, last" not in table_called(page, "What the target chose from").text
-    with pytest.raises(ReportError, match="cv_loss"):
-        write_report(write_run(tmp_path / "text", [judged(1, joined="much", alone=1.0)]))
+    for name, wrong in (("cv_loss", {"alone": "much"}), ("worth", {"alone": 1.0})):
+        with pytest.raises(ReportError, match=name):
+            write_report(
+                write_run(tmp_path / name, [judged(1, joined=1.0, alone=1.0) | {name: wrong}])
+            )
 
 
 def test_a_method_that_tries_nothing_alone_says_so(tmp_path):

@@ -239,7 +239,7 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
     record = read_run(path)
     config, summary = record.config, record.summary
     told = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
-    judged = [line for line in record.history if line.get("worth")]
+    judged = record.worth
     if not told and not judged:
         raise NoEvidenceError(
             f"Expected a run whose rounds measured the sources, but {str(path)!r} (method "
@@ -257,7 +257,7 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         if judged
         else f"the last {_rounds(seen)} of a run of {config['method']}",
         samples=None if samples is None else samples[0],
-        worth=Worth(**judged[-1]["worth"]) if judged else None,
+        worth=Worth(**judged) if judged else None,
         notes=() if judged else (ONLY_AUTO,),
     )
     if not told:

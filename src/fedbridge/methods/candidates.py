@@ -194,8 +194,6 @@ class Worth:
         Clear is what one row in twenty such tables would show by chance; small is 0.02 of
         cross-entropy, or 2% of the squared error. Fewer than 20 rows keep nobody from joining.
         """
-        if not math.isfinite(self.error):
-            return "unclear"
         if self.gain > CLEAR * self.error:
             return "join"
         small = SMALL if self.of_classes else SMALL * self.alone
@@ -476,9 +474,10 @@ class Bench:
         return torch.softmax(logs, 0)
 
     def worth(self, candidates: Sequence[Candidate], weights: Tensor) -> Worth | None:
-        """What those candidates that need sources add to the others; None if one kind is missing.
+        """What those candidates that need sources add to the others.
 
-        Without sources the others have the weights that they have among themselves.
+        None if one kind is missing, or a single row would have to tell. Without sources the others
+        have the weights that they have among themselves.
         """
         alone = torch.tensor([not candidate.recipe.body for candidate in candidates])
         if not bool(alone.any()) or bool(alone.all()):
@@ -490,13 +489,15 @@ class Bench:
         lost = self.losses(theirs)
         gains = lost - self.losses(ours)
         number = len(gains) / self.draws
+        if number < 2:
+            return None
         if self.classes is None:
             points = 100 * gains / lost.mean().clamp(min=1e-30)
         else:
             labels = self.rows.labels[self.counts]
             right = [(o[self.counts].argmax(1) == labels).double() for o in (ours, theirs)]
             points = 100 * (right[0] - right[1])
-        errors = [float(v.std()) / number**0.5 if number > 1 else math.inf for v in (gains, points)]
+        errors = [float(values.std()) / number**0.5 for values in (gains, points)]
         return Worth(
             round(number), float(lost.mean()), float(gains.mean()), errors[0],
             float(points.mean()), errors[1], self.classes is not None,

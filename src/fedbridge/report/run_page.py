@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 from statistics import stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
@@ -54,8 +54,6 @@ from fedbridge.report.text import (
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from fedbridge.evaluation.intervals import WithInterval
 
 NAMED_CLASSES = 10
@@ -251,42 +249,33 @@ def _no_evidence(record: RunRecord) -> Html | None:
 
 
 def _held_out_chart(record: RunRecord) -> Chart | None:
-    """The best candidate of the target alone beside the best that has the sources' model."""
-    judged = [line for line in record.trained if line.get("cv_loss")]
-    alone = _best_of(judged, "alone", INK, alone=True)
-    joined = _best_of(judged, "with the sources", MODEL, alone=False)
-    if not alone.present() or not joined.present():
+    """What all candidates come to, beside what those without the sources come to."""
+    judged = [(line["round"], worth) for line in record.trained if (worth := line.get("worth"))]
+    if not judged:
         return None
+    alone = [(number, worth["alone"]) for number, worth in judged]
+    joined = [(number, worth["alone"] - worth["gain"]) for number, worth in judged]
+    errors = [worth["error"] for _, worth in judged]
+    band = [(y - error, y + error) for (_, y), error in zip(joined, errors, strict=True)]
     chance: tuple[tuple[float, float], ...] = ()
     guess = ""
     if record.n_classes:
-        chance = tuple((line["round"], math.log(record.n_classes)) for line in judged)
+        chance = tuple((number, math.log(record.n_classes)) for number, _ in judged)
         guess = f" Chance: the same probability for each of {record.n_classes} classes."
     return line_chart(
         "alone-against-joined",
         "What the target's own labels say",
-        [Series("chance", chance, CHANCE), alone, joined],
+        [
+            Series("chance", chance, CHANCE),
+            Series("alone", tuple(alone), INK),
+            Series("with the sources", tuple(joined), MODEL, tuple(band)),
+        ],
         x_label="round",
         y_label="squared error, held out" if record.regression else "cross-entropy, held out",
-        note="The best candidate that starts from the sources' model, and the best of the target "
-        f"alone, by cross-validation; smaller is better. Shaded: standard errors.{guess}",
+        note="What all candidates come to, and what those come to that need no source, by "
+        f"cross-validation; smaller is better. Shaded: standard error of the difference.{guess}",
         limits=NO_LOSS_BELOW,
     )
-
-
-def _best_of(judged: Sequence[Mapping[str, Any]], name: str, style: str, *, alone: bool) -> Series:
-    """The smallest held-out loss of a side in every round, give or take its standard error."""
-    points: list[tuple[float, float | None]] = []
-    band: list[tuple[float, float] | None] = []
-    for line in judged:
-        found = {kin: x for kin, x in line["cv_loss"].items() if x is not None}
-        losses = {kin: x for kin, x in found.items() if kin.startswith(ALONE) == alone}
-        best = min(losses, key=losses.__getitem__, default=None)
-        loss = None if best is None else losses[best]
-        error = (line.get("cv_error") or {}).get(best)
-        points.append((line["round"], loss))
-        band.append(None if loss is None or error is None else (loss - error, loss + error))
-    return Series(name, tuple(points), style, tuple(band))
 
 
 def _weights_chart(record: RunRecord) -> Chart | None:

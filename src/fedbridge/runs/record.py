@@ -229,6 +229,11 @@ class RunRecord:
         return next((line["said"] for line in reversed(self.history) if line.get("said")), None)
 
     @property
+    def worth(self) -> dict[str, Any] | None:
+        """What joining was worth by the target's labels when it last chose, if it could tell."""
+        return next((w for line in reversed(self.history) if (w := line.get("worth"))), None)
+
+    @property
     def candidates(self) -> list[tuple[str, float, float | None, float | None]]:
         """What the target last chose among: name, held-out loss, its error, and weight."""
         judged = (line for line in reversed(self.history) if line.get("cv_loss"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from fedbridge.advice.advise import NoEvidenceError, advise_from_run
 from fedbridge.advice.verdict import IN_WORDS, listed
-from fedbridge.methods.candidates import ALONE
 from fedbridge.runs.record import mean, read_run
 
 if TYPE_CHECKING:
@@ -39,17 +38,15 @@ def is_small_test(folder: Path) -> bool:
 
 def _alone_or_joined(record: RunRecord) -> str:
     """What the target's own labels say, by models that had not seen them."""
-    losses = {name: loss for name, loss, _, _ in record.candidates}
-    alone = [loss for name, loss in losses.items() if name.startswith(ALONE)]
-    joined = [loss for name, loss in losses.items() if not name.startswith(ALONE)]
     if record.said is None:
         method = record.config["method"]
         return f"Alone or joined: {method} does not cross-validate; a comparison tells."
-    if not alone or not joined:
+    worth = record.worth
+    if worth is None:
         return f"Alone or joined: {record.said}"
     return (
-        f"Alone or joined: cross-validated loss {min(alone):.3g} alone, {min(joined):.3g} joined. "
-        f"{record.said}"
+        f"Alone or joined: cross-validated loss {worth['alone']:.3g} alone, "
+        f"{worth['alone'] - worth['gain']:.3g} joined. {record.said}"
     )
 
 

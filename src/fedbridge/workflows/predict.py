@@ -261,6 +261,8 @@ def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | Non
         content = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
+    if not isinstance(content, dict):
+        raise RunFolderError(f"Expected a record in {file}, but got something else; restore it.")
     tables = ByOwnRows if content.get(OWN_ROWS) else Preprocessing
     how = (ImagePreprocessing if is_for_images(text) else tables).from_json(text)
     return how, content.get("run")

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbridge.base.errors import DisagreementError, LabelsDisagreeError, OptionError, nearest
+from fedbridge.base.errors import (
+    DisagreementError,
+    LabelsDisagreeError,
+    OptionError,
+    SeveralError,
+    nearest,
+)
 from fedbridge.data.labels import show
 from fedbridge.data.tables.cells import NAMELESS, CellTable
 from fedbridge.data.tables.schema import are_whole
@@ -233,7 +239,8 @@ def identifier_note(columns: Sequence[str]) -> str:
 def ways_out(error: DisagreementError, sites: Summaries) -> str:
     """The options that settle what sites disagree on, as a line to put behind it."""
     leave_out = "or leave a site out with --exclude-sites NAME"
-    if isinstance(error, LabelsDisagreeError):
+    every = error.errors if isinstance(error, SeveralError) else (error,)
+    if any(isinstance(one, LabelsDisagreeError) for one in every):
         example = _label_map([label for own in sites.values() for label in own.labels or ()])
         return f"\nWithout touching the files: --label-map {example}, {leave_out}."
     if len({tuple(sorted(own.columns)) for own in sites.values()}) > 1:
