@@ -7,7 +7,7 @@ from deploying import give_data, patients
 
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import agree
-from fedbridge.deploy.checking import describe_site, read_description
+from fedbridge.deploy.description import describe_site, read_description
 from fedbridge.deploy.folders import DeploymentError
 
 

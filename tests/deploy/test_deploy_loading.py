@@ -6,9 +6,10 @@ from flwr.app import Context, RecordDict
 
 from fedbridge.base.errors import DataError, OptionError
 from fedbridge.data.load import load_task
+from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
-from fedbridge.deploy.loading import csv_sites
+from fedbridge.deploy.loading import as_agreed, csv_sites
 from fedbridge.flower.messages import RequestError
 
 
@@ -72,3 +73,23 @@ def test_a_file_that_changed_since_is_refused(agreed):
     patients("A", sex="x").to_csv(agreed.site("A").folder / "patients.csv", index=False)
     with pytest.raises(DataError, match="agree again"):
         csv_sites(agreed.schema)(context(agreed, "A"))
+
+
+def test_rows_of_any_site_are_treated_by_themselves_as_every_site_treats_its_own(agreed):
+    """What the coordinator knows is enough for whoever has all rows of a site."""
+    saved = as_agreed(agreed.schema)().to_json()
+    assert "age" in saved
+    how = Preprocessing.from_json(saved)
+    expected = csv_sites(agreed.schema)(context(agreed, "A"))
+    with pytest.warns(UserWarning, match="standardised by these 40 rows"):
+        assert how.apply(agreed.site("A").folder / "patients.csv").equal(expected.train.x)
+
+
+def test_a_site_spells_numbers_in_its_own_way(agreed):
+    plain = csv_sites(agreed.schema)(context(agreed, "A"))
+    file = agreed.site("A").folder / "patients.csv"
+    table = patients("A")
+    table.assign(age=table["age"].astype(float)).to_csv(file, index=False, sep=";", decimal=",")
+    asked = context(agreed, "A")
+    asked.node_config["decimal"] = ","
+    assert csv_sites(agreed.schema)(asked).train.x.equal(plain.train.x)

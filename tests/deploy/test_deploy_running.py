@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedbridge.deploy.folders import Deployment, SiteFolder
-from fedbridge.deploy.running import run_until_stopped, shown
+from fedbridge.deploy import running
+from fedbridge.deploy.folders import Deployment, DeploymentError, SiteFolder
+from fedbridge.deploy.running import run_node, run_until_stopped, shown
+from fedbridge.flower.pki import read_public_key
+from fedbridge.flower.programs import LinkUnreachableError, Node
 
 WORDS = """
 import os
@@ -68,6 +71,63 @@ def test_a_command_is_shown_as_one_would_type_it():
     assert "export FLWR_HOME='/some where/flower'\n" in text
     assert text.endswith("export FEDBRIDGE_SITE='/some where'\nflwr run 'my app'")
     assert "export FLWR_TELEMETRY_ENABLED=0" in text
+
+
+class Link:
+    """A link that knows some keys."""
+
+    keys: tuple[bytes, ...] = ()
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> "Link":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def nodes(self) -> list[Node]:
+        return [Node(1, "A", key, online=False, activated="") for key in self.keys]
+
+
+@pytest.fixture
+def node(made, monkeypatch):
+    """Site A, and what its node says when it is started."""
+    monkeypatch.setattr(running, "Control", Link)
+    monkeypatch.setattr(Link, "keys", ())
+    site = made.site("A")
+
+    def start(words):
+        command = ["python", "-c", f"print({words!r}, flush=True); raise SystemExit(1)"]
+        monkeypatch.setattr(running, "start_node_command", lambda *_: command)
+        heard = []
+        return run_node(site, site.settings(), heard.append)
+
+    return site, start
+
+
+def test_a_node_whose_key_is_not_registered_is_told_so_before_it_starts(node):
+    site, start = node
+    with pytest.raises(DeploymentError, match=r"to be registered.*but it is not: send .*node\.pub"):
+        start("never said")
+    assert not (site.folder / "node.log").exists()
+
+
+def test_a_node_that_is_not_let_in_is_told_why_that_may_be(node, monkeypatch):
+    """Its key is known, or the link does not say; Flower names no reason."""
+    site, start = node
+    monkeypatch.setattr(Link, "keys", (read_public_key(site.key.public),))
+    with pytest.raises(DeploymentError, match=r"not registered .* or a node .* that was killed"):
+        start("[code: 2004] Failed to activate SuperNode.")
+
+
+def test_a_node_that_ends_otherwise_has_its_own_status(node, monkeypatch):
+    def nodes(_: object) -> list[Node]:
+        raise LinkUnreachableError("it does not say")
+
+    monkeypatch.setattr(Link, "nodes", nodes)
+    assert node[1]("something else") == 1
 
 
 def _lives(pid):

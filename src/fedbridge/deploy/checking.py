@@ -1,16 +1,13 @@
 """``deploy check``: is everything in order, here at the coordinator or there at a site?
 
-A site's check also writes the file that it hands to the coordinator: what its data are like, and no
-row of them. It says which versions the site runs, since what differs a little can fail late or
-change results.
+Everything that would fail later is to be found here, and all of it at once: every exchange of
+letters between sites takes days.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import os
-import platform
 import re
 import shlex
 import socket
@@ -18,9 +15,8 @@ import ssl
 import stat
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from fedbridge.base.errors import (
     DataError,
@@ -29,18 +25,23 @@ from fedbridge.base.errors import (
     NotANumberError,
     SeveralError,
 )
-from fedbridge.base.files import parse_json, read_text, write_atomically
-from fedbridge.data.tables.load import describe_csv, load_csv_site
+from fedbridge.base.files import write_atomically
+from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.schema import (
-    ColumnSummary,
-    Kind,
-    Reading,
     TableSummary,
     agree,
     kinds_of,
     shared_columns,
 )
 from fedbridge.deploy.changing import site_command
+from fedbridge.deploy.description import (
+    Description,
+    describe_site,
+    differences,
+    otherwise,
+    own_versions,
+    read_description,
+)
 from fedbridge.deploy.folders import (
     Deployment,
     DeploymentError,
@@ -50,7 +51,6 @@ from fedbridge.deploy.folders import (
 )
 from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.flower import pki
-from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
@@ -100,18 +100,15 @@ def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Fi
     """Look at one thing: what it says, its own findings, or the problems that it raises."""
     try:
         said = look()
-    except SeveralError as error:
-        return [Finding(what, "problem", text) for text in _told_once(error.errors)]
     except OtherwiseError as error:
         return [Finding(what, "problem", str(error), error.command)]
-    except NotANumberError as error:
-        return [Finding(what, "problem", text) for text in _told_once([error])]
     except (FedbridgeError, OSError) as error:
-        return [Finding(what, "problem", str(error))]
+        errors = error.errors if isinstance(error, SeveralError) else (error,)
+        return [Finding(what, "problem", text) for text in _told_once(errors)]
     return [Finding(what, "ok", said)] if isinstance(said, str) else list(said)
 
 
-def _told_once(errors: Sequence[FedbridgeError]) -> Iterator[str]:
+def _told_once(errors: Sequence[Exception]) -> Iterator[str]:
     """What is wrong with a site's file; numbers that one setting reads are told of once."""
     remedies: dict[str, list[str]] = {}
     for error in errors:
@@ -519,181 +516,3 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit():
         raise LinkError(f"Expected the link's address as host:port, but got {address!r}.")
     return host.strip("[]"), int(port)
-
-
-FORMAT = 1
-LARGEST_FILE = 2**22
-LONGEST_TEXT = 1000
-PACKAGES = ("fedbridge", "flwr", "torch")
-
-
-def own_versions() -> dict[str, str]:
-    """What runs here: Python to the minor version, packages without the build's label."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package).partition("+")[0]
-        except PackageNotFoundError:
-            found[package] = "missing"
-    return found
-
-
-def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What another machine has otherwise, such as ``flwr 1.42.0 (here 1.41.0)``."""
-    return [
-        f"{name} {there.get(name, 'unknown')} (here {own})"
-        for name, own in here.items()
-        if there.get(name) != own
-    ]
-
-
-@dataclass(frozen=True)
-class Description:
-    """What the coordinator may know of a site.
-
-    Attributes:
-        site: Its name.
-        role: Source or target, as it agreed to.
-        rows: How many rows it has; ``None`` when it keeps that to itself.
-        labelled: How many of them have a label; the same.
-        reading: How it read its table.
-        summary: Columns, kinds, categories and labels.
-        versions: What it runs.
-        split: At the target, how its rows will be divided, as its settings say.
-    """
-
-    site: str
-    role: str
-    rows: int | None
-    labelled: int | None
-    reading: Reading
-    summary: TableSummary
-    versions: Mapping[str, str]
-    split: Mapping[str, int | float] | None = None
-
-    def to_json(self) -> str:
-        """The description as JSON text; examples of numbers, which are values of rows, stay out."""
-        columns = [
-            {"name": name, "kind": column.kind, "levels": column.levels}
-            for name, column in self.summary.columns.items()
-        ]
-        content = {
-            "format": FORMAT,
-            "site": self.site,
-            "role": self.role,
-            "rows": self.rows,
-            "labelled": self.labelled,
-            "reading": asdict(self.reading),
-            "labels": self.summary.labels,
-            "columns": columns,
-            "versions": dict(self.versions),
-            **({} if self.split is None else {"split": dict(self.split)}),
-        }
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def describe_site(
-    settings: SiteSettings, csv: Path, *, counts: bool
-) -> tuple[Description, list[str]]:
-    """Describe a site's file; also what its owner should think about before handing it over."""
-    table = describe_csv(csv, settings.site, settings.reading)
-    description = Description(
-        settings.site,
-        settings.role,
-        table.rows if counts else None,
-        table.labelled if counts else None,
-        settings.reading,
-        table.summary,
-        own_versions(),
-        settings.planned_split() if settings.role == "target" else None,
-    )
-    return description, list(table.cautions)
-
-
-def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:
-    """What a site says otherwise than the plan: the plan's values, by name.
-
-    A site that has described more columns than the plan uses says nothing else.
-    """
-    reading, wanted = found.reading, plan.agreed(found.site)
-    used, chosen = {*(plan.reading.columns or found.summary.columns)}, plan.reading.columns
-    enough = chosen is not None and used <= {*found.summary.columns}
-    has: dict[str, str | int | float] = {
-        "role": found.role,
-        "label-column": reading.label_column,
-        "columns": wanted["columns"] if enough else ",".join(reading.columns or ()),
-        "categorical": ",".join(name for name in reading.categorical if name in used),
-        "kind": reading.kind or "",
-        **(found.split or {}),
-    }
-    return {name: value for name, value in wanted.items() if has.get(name, value) != value}
-
-
-def read_description(path: Path) -> Description:
-    """Read a description; it came from elsewhere, so nothing in it is believed unchecked."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
-        return _description(parse_json(read_text(path)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DeploymentError(
-            f"Expected a site's description in {str(path)!r}, but it cannot be used ({error}): "
-            f"let the site write it again with `fedbridge deploy check`."
-        ) from error
-
-
-def _description(content: dict[str, Any]) -> Description:
-    if content["format"] != FORMAT:
-        raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
-    reading, labels = content["reading"], content["labels"]
-    chosen = reading["columns"]
-    return Description(
-        site=_text(content["site"]),
-        role=_text(content["role"]),
-        rows=_count(content["rows"]),
-        labelled=_count(content["labelled"]),
-        reading=Reading(
-            _text(reading["label_column"]),
-            None if chosen is None else _texts(chosen),
-            _texts(reading["categorical"]),
-            reading["kind"],
-        ),
-        summary=TableSummary(
-            {_text(column["name"]): _column(column) for column in content["columns"]},
-            None if labels is None else _texts(labels),
-        ),
-        versions={_text(name): _text(value) for name, value in content["versions"].items()},
-        split=None if "split" not in content else _numbers(content["split"]),
-    )
-
-
-def _column(content: dict[str, Any]) -> ColumnSummary:
-    kind, levels = content["kind"], _texts(content["levels"])
-    if kind not in (None, *get_args(Kind)) or bool(levels) != (kind == "categorical"):
-        raise ValueError(f"column {content['name']!r} has kind {kind!r} and {len(levels)} levels")
-    return ColumnSummary(kind, levels)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or CONTROL.search(value):
-        raise ValueError(f"it needs texts of up to {LONGEST_TEXT} characters that can be shown")
-    return value
-
-
-def _texts(values: object) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise TypeError("it needs a list of texts")
-    return tuple(map(_text, values))
-
-
-def _numbers(content: dict[str, Any]) -> dict[str, int | float]:
-    known = ("seed", "n-target", "test-fraction")
-    if set(content) != set(known) or not all(type(n) in (int, float) for n in content.values()):
-        raise ValueError(f"it needs numbers of {', '.join(known)} as its split")
-    return content
-
-
-def _count(value: object) -> int | None:
-    if value is not None and (type(value) is not int or value < 0):
-        raise ValueError(f"it needs a count, and not {value!r}")
-    return value

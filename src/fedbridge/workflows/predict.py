@@ -29,7 +29,7 @@ from fedbridge.data.images.preprocessing import (
 )
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
-from fedbridge.data.tables.preprocessing import OWN_ROWS, ByOwnRows, Preprocessing
+from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
@@ -261,10 +261,7 @@ def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | Non
         content = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
-    if not isinstance(content, dict):
-        raise RunFolderError(f"Expected a record in {file}, but got something else; restore it.")
-    tables = ByOwnRows if content.get(OWN_ROWS) else Preprocessing
-    how = (ImagePreprocessing if is_for_images(text) else tables).from_json(text)
+    how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
     return how, content.get("run")
 
 

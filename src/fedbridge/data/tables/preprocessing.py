@@ -208,7 +208,8 @@ class Preprocessing:
         content = read_record(text, FORMAT)
         try:
             names = content["class_names"]
-            return cls(
+            kind = ByOwnRows if content.get(OWN_ROWS) else cls
+            return kind(
                 site=str(content["site"]),
                 columns=tuple(map(_column_from_json, content["columns"])),
                 label_column=str(content["label_column"]),
