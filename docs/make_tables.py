@@ -17,6 +17,7 @@ from fedbridge import methods, rules
 from fedbridge.data.load import registry
 from fedbridge.data.protocols import Entry, entries
 from fedbridge.data.split import OWN_SPLIT, SplitOptions
+from fedbridge.data.tables.load import table_task
 from fedbridge.federation.settings import Settings
 from fedbridge.flower.options import NetworkOptions, config_key
 
@@ -93,6 +94,18 @@ def tasks_table() -> str:
     return _table(["task", "option", "default", "meaning"], rows)
 
 
+def own_tables_table() -> str:
+    """The options of a user's own tables."""
+    told = described(table_task, "Args")
+    parameters = inspect.signature(table_task).parameters.items()
+    rows = (
+        (f"`{name}`", _value(None if parameter.default == () else parameter.default), told[name])
+        for name, parameter in parameters
+        if name not in (*OF_EVERY_TASK, "path")
+    )
+    return _table(["option", "default", "meaning"], rows)
+
+
 def protocols_table() -> str:
     """What the paper's protocol changes, beside the defaults."""
     usual = {field.name: field.default for field in fields(Settings)}
@@ -123,6 +136,7 @@ TABLES = {
     "network": network_table,
     "network_config": network_config_table,
     "methods": methods_table,
+    "own_tables": own_tables_table,
     "tasks": tasks_table,
 }
 

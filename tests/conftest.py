@@ -2,10 +2,14 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fedbridge import methods
+from fedbridge.base import own_code
+from fedbridge.core.rulebook import registry as rulebook
 from fedbridge.data.images import cache as image_cache
 from fedbridge.report import page
 
@@ -38,3 +42,17 @@ def _no_trace_in_the_users_cache(tmp_path_factory):
         patch.setattr(image_cache, "cache_folder", lambda: images)
         patch.setattr(page, "cache_folder", lambda: charts)
         yield
+
+
+@pytest.fixture
+def own_code_forgotten(monkeypatch, tmp_path):
+    """No rule, method or module that a test brings outlives it."""
+    for registry in (methods._registry, rulebook):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(methods, "_OWN", set())
+    monkeypatch.setattr(own_code, "_files", {})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -14,10 +14,7 @@ EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in FILES]
 
 
-@pytest.fixture(autouse=True)
-def _registry_restored(monkeypatch):
-    registry = fb.rules.registry
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+pytestmark = pytest.mark.usefixtures("own_code_forgotten")
 
 
 def python_blocks(document: str) -> str:

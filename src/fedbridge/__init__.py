@@ -24,16 +24,20 @@ if TYPE_CHECKING:
     from fedbridge.data.load import load_task
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
+    from fedbridge.runs.comparison import Comparison
     from fedbridge.workflows.compare import compare
+    from fedbridge.workflows.finished import LoadedRun, load_run, predict
     from fedbridge.workflows.run import run
 
 __all__ = [
     "Advice",
     "Blocks",
+    "Comparison",
     "Estimate",
     "FedbridgeError",
     "FederatedTask",
     "Geometry",
+    "LoadedRun",
     "Mix",
     "Noise",
     "NoiseStream",
@@ -45,10 +49,12 @@ __all__ = [
     "compare",
     "errors",
     "estimate",
+    "load_run",
     "load_task",
     "measure",
     "measure_noise",
     "methods",
+    "predict",
     "rules",
     "run",
     "theory",
@@ -67,7 +73,9 @@ _WHERE = {
     "data.load": ("load_task",),
     "data.task": ("FederatedTask",),
     "federation.loop": ("RunResult",),
+    "runs.comparison": ("Comparison",),
     "workflows.compare": ("compare",),
+    "workflows.finished": ("LoadedRun", "load_run", "predict"),
     "workflows.run": ("run",),
 }
 _PACKAGES = {"errors": "base.", "rules": "core.", "theory": "core."}

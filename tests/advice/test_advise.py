@@ -1,22 +1,16 @@
 """``fb.advise`` and ``fedbridge advise`` from end to end."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from small import blobs, federation, line
 
 import fedbridge as fb
-from fedbridge.advice import batches, measure, predict
+from fedbridge.advice import batches, predict
 from fedbridge.advice.advise import NoEvidenceError, error_bounds
-from fedbridge.advice.measure import (
-    batch_sketches,
-    measure_task,
-    probes_at_a_time,
-    row_losses,
-    strata_of,
-)
+from fedbridge.advice.measure import batch_sketches, measure_task, strata_of
 from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.cli.main import main
 from fedbridge.core.estimators import NoiseStream
@@ -29,17 +23,17 @@ QUICK = {"after": 1, "workers": 1, "lr": 0.1, "batch_size": 8}
 def _few_resamples(monkeypatch):
     monkeypatch.setattr(predict, "SIMULATED_RESAMPLES", 6)
     monkeypatch.setattr(batches, "RESAMPLES", 40)
-    monkeypatch.setattr(measure, "RESAMPLES", 40)
 
 
-def flipped():
-    """The target's classes are the sources' with their names exchanged."""
-    task = blobs(target_rows=30)
-
-    def exchange(site):
-        return replace(site, y=(site.y + 1) % 3)
-
-    return replace(task, target=exchange(task.target), test=exchange(task.test))
+def meaningless():
+    """The sources' labels say nothing."""
+    task = blobs(target_rows=60)
+    chooser = torch.Generator().manual_seed(0)
+    sources = tuple(
+        replace(site, y=site.y[torch.randperm(len(site.y), generator=chooser)])
+        for site in task.sources
+    )
+    return replace(task, sources=sources)
 
 
 class TestMeasuring:
@@ -57,8 +51,6 @@ class TestMeasuring:
 
     def test_gradients_are_those_of_the_loss(self):
         on = federation(blobs(target_rows=9), sketch_size=64)
-        slots, rows = probes_at_a_time(on)
-        on.open(slots=slots, rows=rows)
         measured = measure_task(on, 0, lambda text: None)
         model = torch.nn.Linear(2, 3)
         weight, bias = on.initial.parameters[:6].view(3, 2), on.initial.parameters[6:]
@@ -83,28 +75,32 @@ class TestMeasuring:
         assert [len(rows) for rows in strata_of(lonely)] == [3]
         assert [len(rows) for rows in strata_of(federation(line()))] == [10]
 
-    def test_losses_are_judged_at_a_fair_temperature(self):
-        truth = torch.tensor([0, 1, 1, 0])
-        sure = 50 * torch.nn.functional.one_hot(torch.tensor([0, 1, 1, 1])).float()
-        assert float(row_losses(sure, truth, 2).mean()) < 10
-        values = row_losses(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 2.0]), None)
-        assert values.tolist() == [1.0, 0.0]
-
 
 class TestAdvise:
     def test_near_sources_help(self):
-        advice = fb.advise("digits-none", after=3, workers=1)
+        advice = fb.advise("digits-none", workers=1)
         assert advice.decision == "join"
         assert {partner.role for partner in advice.partners} == {"helps"}
         assert [partner.name for partner in advice.partners] == [f"source {k}" for k in range(1, 5)]
         assert str(advice) == advice.verdict
         assert advice.verdict.startswith("Join: ")
 
-    def test_conflict_is_seen(self):
-        advice = fb.advise(flipped(), **{**QUICK, "after": 5})
-        assert (advice.decision, advice.recommended) == ("alone", "target-only")
-        assert {partner.role for partner in advice.partners} <= {"far", "opposed"}
-        assert advice.losses.gain.high < 0
+    def test_sources_that_say_nothing_are_not_needed(self):
+        advice = fb.advise(meaningless(), **{**QUICK, "after": 4})
+        assert (advice.decision, advice.recommended) == ("alone", "alone-auto")
+        assert advice.worth.rows == 60
+
+    def test_it_is_what_auto_says_in_its_last_choice(self):
+        task, options = blobs(target_rows=12), {"workers": 1, "lr": 0.1, "batch_size": 8}
+        advice = fb.advise(task, after=4, **options)
+        told = fb.run(task, "auto", rounds=4, **options).history[-1]
+        assert asdict(advice.worth) == told["worth"]
+        assert [partner.share for partner in advice.partners] == told["beta"]
+
+    def test_without_a_round_nothing_is_tried(self):
+        advice = fb.advise(blobs(), **{**QUICK, "after": 0})
+        assert advice.worth is None
+        assert advice.decision == "unclear"
 
     def test_every_rule_is_predicted_and_ranked(self):
         advice = fb.advise(blobs(), **QUICK)
@@ -127,25 +123,18 @@ class TestAdvise:
         same = tuple(replace(site, x=task.target.x, y=task.target.y) for site in task.sources)
         advice = fb.advise(replace(task, sources=same), **QUICK)
         assert all(partner.d2.value <= 0 for partner in advice.partners)
-        assert advice.decision != "alone"
-
-    def test_very_few_rows_are_thin_evidence(self):
-        advice = fb.advise(blobs(target_rows=4), **QUICK)
-        assert advice.recommended == "auto"
-        assert "degrees of freedom" in advice.thin[0]
 
     def test_a_single_row_is_thinner_still(self):
         task = line()
         one = replace(task.target, x=task.target.x[:1], y=task.target.y[:1])
         advice = fb.advise(replace(task, target=one), **QUICK)
         assert advice.sigma2 is None
-        assert advice.losses is None
+        assert advice.worth is None
         assert advice.recommended == "auto"
-        assert "single batch" in advice.verdict
 
     def test_regression(self):
         advice = fb.advise(line(), **QUICK)
-        assert advice.losses.rows == 10
+        assert (advice.worth.rows, advice.worth.of_classes) == (10, False)
         assert advice.sigma2.value > 0
 
     def test_class_weights_and_whole_model(self):
@@ -162,7 +151,7 @@ class TestAdvise:
         shares = [share for share, _ in told]
         assert shares == sorted(shares)
         assert shares[-1] == pytest.approx(1.0)
-        assert told[0][1] == "round 1 of 1 of the sources"
+        assert told[0][1] == "round 1 of 1"
 
     def test_a_source_that_fails_is_named(self):
         task = blobs()
@@ -231,9 +220,22 @@ class TestFromARun:
 
     def test_one_batch_a_round_shows_no_noise(self, tmp_path):
         fb.run(blobs(), "fedda", rounds=1, out=tmp_path / "run", workers=1, batch_size_target=50)
-        advice = fb.advise(tmp_path / "run")
-        assert advice.sigma2 is None
-        assert advice.recommended == "auto"
+        with pytest.raises(NoEvidenceError, match="run `auto`"):
+            fb.advise(tmp_path / "run")
+
+    @pytest.mark.parametrize("sources", [1, 3])
+    def test_a_run_of_auto_says_what_joining_was_worth(self, tmp_path, sources):
+        out = tmp_path / "run"
+        told = fb.run(blobs(sources=sources), "auto", rounds=2, out=out, workers=1).history
+        advice = fb.advise(out)
+        assert asdict(advice.worth) == told[-1]["worth"]
+        assert len(advice.partners) == (3 if sources == 3 else 0)  # one source is not measured
+        assert "a run of auto" in advice.evidence
+
+    def test_other_runs_have_not_tried(self, run_folder):
+        advice = fb.advise(run_folder)
+        assert advice.decision == "unclear"
+        assert "name the task instead" in advice.notes[0]
 
     def test_a_run_has_decided_all_options(self, run_folder):
         with pytest.raises(OptionError, match="but got target, lr"):
@@ -276,8 +278,7 @@ class TestCommand:
             "sigma2",
             "partners",
             "rules",
-            "reduction",
-            "losses",
+            "worth",
             "decision",
             "recommended",
             "thin",

@@ -53,3 +53,10 @@ def test_an_object_has_a_name_in_a_file_and_no_more():
         "model": "object torch.nn.modules.linear.Linear",
         "lr": 1,
     }
+
+
+def test_texts_may_be_lists_and_tables_as_cards_write_them():
+    assert value_of("drop_columns", '["a", "b,c"]') == ["a", "b,c"]
+    assert value_of("label_map", '{"ja": 1}') == {"ja": 1}
+    assert value_of("columns", "[mmol/l]") == "[mmol/l]"
+    assert value_of("id_column", "3") == "3"

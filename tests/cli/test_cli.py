@@ -138,7 +138,7 @@ class TestRun:
 
     def test_quiet_shows_only_the_result(self, capsys, table):
         words = [*RUN[2:], "--target", "a", "--out"]
-        main(["run", str(table), *words, "loud"])
+        main(["run", str(table), *words, "loud", "--verbose"])
         assert "standardised" in capsys.readouterr().out
         main(["run", str(table), *words, "quiet", "--quiet"])
         shown = capsys.readouterr()
@@ -371,7 +371,8 @@ class TestPredictAndReport:
         told = answer(capsys, "report", run_dir, "--out", "p/mine.html", "--figures", "f")
         assert told["report"] == "p/mine.html"
         assert (tmp_path / "p" / "mine.html").exists()
-        assert {"f/accuracy.svg", "f/accuracy.png", "f/roc.svg"} <= set(told["figures"])
+        drawn = {f"f/accuracy-over-rounds.{kind}" for kind in ("svg", "png", "pdf")}
+        assert {*drawn, "f/roc-curve.svg"} <= set(told["figures"])
         assert all((tmp_path / file).stat().st_size for file in told["figures"])
 
     def test_a_folder_without_a_run_is_refused(self, capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from pretend import Node, PretendGrid, identify
 from small import Normed, blobs
@@ -12,20 +12,24 @@ from torch.nn import functional
 import fedbridge as fb
 from fedbridge.base.errors import OptionError, ShapeError
 from fedbridge.data.site_package import sites_of
+from fedbridge.federation.federation import TargetFailedError
 from fedbridge.flower import (
     FedBridgeStrategy,
+    reply_to_decide,
     reply_to_evaluate,
     reply_to_hello,
     reply_to_train,
 )
+from fedbridge.flower.coordinator import NoChoiceError
 from fedbridge.flower.messages import Layout, Skeleton
 
 LR, BATCH = 0.1, 8
 
 
-def own_app(site, make_model):
+def own_app(site, make_model, *, decides=False, seen=None, broken_in=None):
     """What a Flower user writes: three short functions around his own loop."""
     app = ClientApp()
+    seen = [] if seen is None else seen
 
     def loaded(message):
         model = make_model()
@@ -46,6 +50,9 @@ def own_app(site, make_model):
 
     @app.train()
     def train(message, context):
+        seen.append(("train", site.name, dict(message.content["config"])))
+        if message.content["config"]["server-round"] == broken_in:
+            raise ValueError("no such column: age")
         model, changes = loaded(message), []
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for x, y in zip(site.train.x.split(BATCH), site.train.y.split(BATCH), strict=True):
@@ -69,6 +76,18 @@ def own_app(site, make_model):
 
     @app.evaluate()
     def evaluate(message, context):
+        seen.append(("evaluate", site.name, dict(message.content["config"])))
+        if decides:
+            rows = [(s.x, s.y) for s in (site.train, site.test)]
+            return reply_to_decide(
+                message,
+                context,
+                make_model,
+                site=site.name,
+                train=rows[0],
+                test=rows[1],
+                n_classes=3,
+            )
         outputs = loaded(message).eval()(site.test.x)
         return reply_to_evaluate(
             message,
@@ -81,12 +100,16 @@ def own_app(site, make_model):
     return app
 
 
-def start(rule, make_model, task=None, rounds=6, **options):
+def start(rule, make_model, task=None, rounds=6, asked=None, memory=None, app=None, **options):
     task = blobs(target_rows=24) if task is None else task
-    grid = PretendGrid(Node(s.name, own_app(s, make_model)) for s in sites_of(task))
+    config = {} if memory is None else {"memory": str(memory)}
+    grid = PretendGrid(
+        Node(s.name, own_app(s, make_model, **app or {}), config) for s in sites_of(task)
+    )
     torch.manual_seed(0)
     strategy = FedBridgeStrategy(rule, target="target", own_training=True, wait=0.2, **options)
-    result = strategy.start(grid, ArrayRecord(make_model().state_dict()), num_rounds=rounds)
+    arrays = ArrayRecord(make_model().state_dict())
+    result = strategy.start(grid, arrays, num_rounds=rounds, **asked or {})
     return strategy, result
 
 
@@ -112,9 +135,77 @@ def test_models_with_buffers_travel_as_their_state_dict():
     Normed().load_state_dict(found)
 
 
-def test_auto_says_that_it_needs_our_client():
-    with pytest.raises(OptionError, match="client_app"):
-        FedBridgeStrategy("auto", target="A", own_training=True)
+def test_auto_takes_updates_of_somebody_elses_loop_and_lets_the_target_choose(tmp_path):
+    app = {"decides": True}
+    strategy, _ = start("auto", lambda: nn.Linear(2, 3), memory=tmp_path, app=app)
+    lines = strategy.result.history
+    assert [line["failures"] for line in lines] == [{}] * 6
+    assert "judged by your 24 labels" in lines[-1]["said"]
+    assert lines[-1]["accuracy"] > 80
+    assert sum(lines[-1]["beta"]) <= 1 + 1e-9
+
+
+def test_a_target_that_only_measures_is_told_how_to_choose():
+    with pytest.raises(NoChoiceError, match=r"KeyError: 'arrays': .*reply_to_decide"):
+        start("auto", lambda: nn.Linear(2, 3), rounds=1)
+
+
+def test_what_the_server_asks_is_in_every_message():
+    seen = []
+    asked = {
+        "train_config": ConfigRecord({"lr": 0.25}),
+        "evaluate_config": ConfigRecord({"threshold": 0.4}),
+    }
+    start("fedda", lambda: nn.Linear(2, 3), rounds=3, asked=asked, app={"seen": seen})
+    trained = [config for kind, _, config in seen if kind == "train"]
+    measured = [config for kind, _, config in seen if kind == "evaluate"]
+    assert sorted({config["server-round"] for config in trained}) == [1, 2, 3]
+    assert all(config["lr"] == 0.25 for config in trained)
+    assert [config["threshold"] for config in measured] == [0.4] * 3
+
+
+def test_the_server_measures_the_model_of_every_round():
+    shown = {}
+
+    def evaluate(round, arrays):
+        shown[round] = arrays.to_torch_state_dict()["bias"].tolist()
+        return MetricRecord({"round-was": round}) if round != 2 else None
+
+    _, result = start("fedda", lambda: nn.Linear(2, 3), rounds=3, asked={"evaluate_fn": evaluate})
+    assert list(shown) == [0, 1, 2, 3]
+    assert len({tuple(bias) for bias in shown.values()}) == 4
+    assert shown[3] == result.arrays.to_torch_state_dict()["bias"].tolist()
+    assert {k: v["round-was"] for k, v in result.evaluate_metrics_serverapp.items()} == {
+        0: 0,
+        1: 1,
+        3: 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "said"),
+    [
+        ({}, {"train_config": ConfigRecord({"lr": 0.1})}, "own_training=True"),
+        ({}, {"evaluate_config": ConfigRecord({"lr": 0.1})}, "own_training=True"),
+        ({"own_training": True}, {"train_config": ConfigRecord({"work": "x"})}, "'work'"),
+        ({"rule": "auto"}, {"evaluate_fn": print}, "target decides"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_before_anybody_is_asked(options, asked, said):
+    strategy = FedBridgeStrategy(**{"rule": "fedda", "target": "target", **options})
+    with pytest.raises(OptionError, match=said):
+        strategy.start(PretendGrid(), **asked)
+
+
+def test_gradients_are_not_asked_of_loops_that_tell_none():
+    with pytest.raises(OptionError, match="evidence='probe'"):
+        FedBridgeStrategy("fedda-auto", target="A", own_training=True, evidence="probe")
+
+
+def test_an_error_of_the_targets_loop_is_named_without_advice_on_learning_rates():
+    with pytest.raises(TargetFailedError, match="no such column: age") as caught:
+        start("fedda", lambda: nn.Linear(2, 3), app={"broken_in": 1})
+    assert "lr" not in str(caught.value).replace("learning rate", "lr")
 
 
 def test_a_plugged_in_strategy_says_how_it_is_used():

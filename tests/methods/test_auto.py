@@ -12,7 +12,17 @@ from fedbridge.base.errors import OptionError
 from fedbridge.methods import auto as module
 from fedbridge.methods import candidates
 from fedbridge.methods.auto import LAST, AutoTargetSide, Candidate, Recipe
-from fedbridge.methods.candidates import ALONE, HEAD, INPUTS, LED, NETWORK, TUNED, Bench, Sum
+from fedbridge.methods.candidates import (
+    ALONE,
+    HEAD,
+    INPUTS,
+    LED,
+    NETWORK,
+    TUNED,
+    Bench,
+    Sum,
+    Worth,
+)
 from fedbridge.training.blend import Blended
 from fedbridge.training.state import Blend, State, model_of_tensors
 from fedbridge.training.target_side import News
@@ -57,9 +67,10 @@ class TestCrossValidation:
             held_out = bench.rows.weights[k] == 0
             assert torch.equal(bench.seen[held_out].sort().values, fold)
 
-    def test_few_rows_are_each_held_out_alone_and_more_in_ten_folds(self):
+    def test_few_rows_are_each_held_out_alone_and_more_in_ten_or_five_folds(self):
         assert [len(f) for f in Bench(federation(blobs(target_rows=12))).folds] == [1] * 12
         assert len(Bench(federation(blobs(target_rows=60))).folds) == 10
+        assert len(Bench(federation(blobs(target_rows=61))).folds) == 5
 
     def test_no_fold_changes_the_shares_of_the_classes(self):
         bench = Bench(federation(blobs(target_rows=30)), 4)
@@ -86,7 +97,7 @@ class TestCrossValidation:
 
     def test_of_many_rows_a_part_is_seen(self, monkeypatch):
         monkeypatch.setattr(candidates, "MOST_ROWS", 20)
-        bench = Bench(federation(blobs(target_rows=60)))
+        bench = Bench(federation(blobs(target_rows=60)), 5)
         assert len(bench.seen) == 20
         assert all(int(torch.isin(bench.seen, fold).sum()) == 4 for fold in bench.folds)
 
@@ -241,6 +252,11 @@ class TestRounds:
         assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE}
         assert NETWORK in rich
 
+    def test_a_linear_model_is_fitted_and_never_trained(self, monkeypatch):
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
+        told = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "model": "linear"}).history[-1]
+        assert not {kin for kin in told["cv_loss"] if TUNED in kin or NETWORK in kin}
+
     def test_sources_rest_when_nothing_needs_them(self, monkeypatch):
         """Two choices without a weight to speak of, from the eighth round on: after round 16."""
         monkeypatch.setattr(AutoTargetSide, "_drop", lambda side, *_: lonely(side))
@@ -264,6 +280,87 @@ class TestRounds:
         assert set(last["cv_error"]) == set(last["cv_loss"]) == set(last["weights"])
         assert "12 labels" in last["said"]
         assert {kin.split(",")[0] for kin in last["weights"]} >= {LED, HEAD, INPUTS, ALONE}
+
+
+class TestWorth:
+    def worth(self, gain=0.1, error=0.05, rows=30, *, of_classes=True):
+        return Worth(rows, 0.5, gain, error, 3.0, 2.0, of_classes)
+
+    def test_a_clear_gain_is_a_reason_to_join(self):
+        assert self.worth(0.1, 0.05).decision == "join"
+        assert self.worth(0.1, 0.1).decision == "unclear"
+
+    def test_a_gain_that_is_surely_small_is_none(self):
+        assert self.worth(0.001, 0.005).decision == "alone"
+        assert self.worth(-0.3, 0.05).decision == "alone"
+        assert self.worth(0.0, 0.1).decision == "unclear"
+
+    def test_what_is_small_depends_on_the_unit_of_numbers(self):
+        assert self.worth(0.0, 0.007, of_classes=False).decision == "unclear"
+        assert self.worth(0.0, 0.005, of_classes=False).decision == "alone"
+
+    def test_few_rows_keep_nobody_from_joining(self):
+        assert self.worth(-0.3, 0.05, rows=19).decision == "unclear"
+        assert self.worth(0.3, 0.05, rows=10).decision == "join"
+
+    def test_is_the_paired_difference_of_held_out_losses(self):
+        bench = Bench(federation(blobs(target_rows=12)))
+        made = [*bench.refit(bench.body(LAST, bench.federation.initial)), *bench.alone()]
+        weights = bench.weigh(made)
+        worth = bench.worth(made, weights)
+        own = torch.tensor([not c.recipe.body for c in made])
+        held_out = torch.stack([c.held_out for c in made])
+        ours, theirs = (
+            torch.nn.functional.cross_entropy(
+                (w[:, None, None] * held_out).sum(0), bench.rows.labels, reduction="none"
+            )
+            for w in (weights, weights * own / weights[own].sum())
+        )
+        assert worth.alone == pytest.approx(float(theirs.mean()))
+        assert worth.gain == pytest.approx(float((theirs - ours).mean()))
+        assert worth.error == pytest.approx(float((theirs - ours).std()) / 12**0.5)
+        assert worth.rows == 12
+
+    def test_is_unknown_where_one_kind_is_missing(self):
+        bench = Bench(federation(blobs(target_rows=12)))
+        alone = bench.alone()
+        assert bench.worth(alone, bench.weigh(alone)) is None
+
+    def test_is_in_the_history_and_in_the_sentence(self):
+        last = fb.run(blobs(target_rows=24), "auto", **{**QUICK, "rounds": 4}).history[-1]
+        worth = Worth(**last["worth"])
+        words = {"join": "worth it", "alone": "as well alone", "unclear": "do not tell"}
+        assert words[worth.decision] in last["said"]
+        assert f"{worth.points:+.0f} ± {worth.points_error:.0f} points" in last["said"]
+
+
+class TestAlone:
+    def test_no_source_does_anything(self):
+        result = fb.run(blobs(target_rows=12), "alone-auto", **{**QUICK, "rounds": 3, "warmup": 1})
+        training = [told for told in result.history if told["round"] >= 1]
+        assert all(set(told["cv_loss"]) == {ALONE, NETWORK} for told in training)
+        assert {told["bytes_up"] for told in result.history} == {0}
+        assert training[0]["beta"] == [0.0] * 3
+        assert training[0]["notes"] == training[-1]["notes"] == []
+
+    def test_stays_as_it_is_after_the_first_round(self):
+        told = fb.run(blobs(target_rows=12), "alone-auto", **{**QUICK, "rounds": 3}).history
+        assert told[0]["weights"] == told[-1]["weights"]
+        assert told[0]["loss"] == told[-1]["loss"]
+
+    def test_is_the_part_of_auto_that_needs_nobody(self):
+        task = blobs(target_rows=12)
+        ours, whole = (
+            fb.run(task, name, **{**QUICK, "model": "linear"}).history[-1]
+            for name in ("alone-auto", "auto")
+        )
+        assert ours["cv_loss"][ALONE] == whole["cv_loss"][ALONE]
+
+    def test_one_label_is_too_few(self):
+        task, options = line(), {**QUICK, "model": "linear", "batch_size_target": 1}
+        one = replace(task, target=replace(task.target, x=task.target.x[:1], y=task.target.y[:1]))
+        said = fb.run(one, "alone-auto", **options).history[-1]["said"]
+        assert said.startswith("The model as it began")
 
 
 class TestWhatComesOut:

@@ -51,6 +51,28 @@ class TestAxes:
         assert float(layer[:, 5].abs().max()) < 1e-9
 
 
+class TestFollowing:
+    def test_pulls_of_the_rows_make_the_fit(self, data):
+        axes = Axes.of(data[0])
+        fitted = torch.randn(2, axes.rows.shape[1], 3, dtype=torch.float64)
+        torch.testing.assert_close(axes.pulled(axes.pulls(fitted)), fitted)
+
+    def test_a_fit_follows_features_that_move_a_little(self, data):
+        """Ten steps from an earlier fit come as near as many from nothing."""
+        features, labels = data
+        rows, given = rows_of(labels, 3, 4), torch.zeros(1, 24, 3, dtype=torch.float64)
+        strength = torch.tensor([0.1]).double()
+        earlier = Axes.of(features)
+        (fitted,), _ = ridge(earlier, given, strength, rows, judge=False)
+        axes = Axes.of(features + 0.03 * torch.randn(24, 5, dtype=torch.float64))
+        near = axes.pulled(earlier.pulls(fitted))[None]
+        (whole,), _ = ridge(axes, given, strength, rows, judge=False)
+        (after,), held_out = ridge(axes, given, strength, rows, judge=False, near=near)
+        assert held_out is None
+        shares, expected = (torch.softmax(axes.rows @ b, 1) for b in (after, whole))
+        torch.testing.assert_close(shares, expected, atol=5e-3, rtol=0)
+
+
 class TestFits:
     @pytest.mark.parametrize("strength", [0.1, 1.0, 10.0])
     def test_classes_as_scikit_learn_without_an_intercept(self, data, strength):

@@ -1,30 +1,36 @@
 """Charts: points where they belong, gaps, bounds on size, words, and names that stay names."""
 
+import itertools
 import math
 
 import pytest
 
 from fedbridge.evaluation.ranking import rank_methods
 from fedbridge.report.charts import (
-    DASHES,
+    INK,
     ON_PAPER,
     PALETTE,
     REST,
-    SHAPES,
+    form,
+    more_styles,
     on_paper,
     rows,
     short,
+    span,
     styles,
+    whole_ticks,
 )
 from fedbridge.report.charts.maps import Angles, Place, delta_errors, win_map
 from fedbridge.report.charts.plots import (
     DRAWN,
     HOVERED,
+    LABEL,
     DotRow,
     Series,
     dot_chart,
     line_chart,
     rank_chart,
+    spread_out,
 )
 from fedbridge.report.charts.tested import confusion_chart
 
@@ -67,6 +73,7 @@ def test_a_missing_value_is_a_gap_and_a_lonely_point_is_still_seen(gap):
         "y": 3,
         "style": "c0",
         "alone": 1,
+        "quiet": 0,
         "tip": "S, round 4: 3",
     }
     assert chart.data["points"]["alone"] == [0, 0, 1]
@@ -92,22 +99,93 @@ def test_words_for_a_screen_reader():
     assert chart.told == "y over round. S: 0.250 at 1, 0.500 at 9."
 
 
-def test_many_lines_share_a_pale_colour_and_stay_out_of_the_legend():
-    many = styles(9)
+def test_many_lines_share_a_pale_colour_and_have_names_only_if_asked():
+    many = styles(11)
     assert many == [*PALETTE, REST, REST, REST]
-    chart = drawn(*(Series(f"S{k}", ((1, 1.0), (2, k)), many[k]) for k in range(9)))
+    lines = [Series(f"S{k}", ((1, 1.0), (2, k)), many[k]) for k in range(11)]
+    chart = drawn(*lines)
     assert "In grey: 3 more." in chart.note
-    assert set(chart.data["pale"]["s"]) == {"S6", "S7", "S8"}
-    domains = [
-        scale["domain"] for scale in parts(chart.spec, "scale") if "S0" in scale.get("domain", ())
-    ]
-    assert domains
-    assert all(domain == [f"S{k}" for k in range(6)] for domain in domains)
+    assert chart.data["names"]["s"] == [f"S{k}" for k in range(8)]
+    thin = {row["s"] for row in rows(chart.data["values"]) if row["pale"]}
+    assert thin == {"S8", "S9", "S10"}
+    named = drawn(*lines, name_pale=True)
+    assert set(named.data["names"]["s"]) == {f"S{k}" for k in range(11)}
+    assert named.note == ""
 
 
 def test_lines_differ_in_more_than_their_colour():
-    assert len({DASHES[style] for style in PALETTE}) == len(PALETTE)
-    assert len({SHAPES[style] for style in PALETTE}) == len(PALETTE)
+    for part in (0, 1):
+        assert len({form(style)[part] for style in PALETTE}) == len(PALETTE)
+    assert form("c0/3") == form("c3")
+
+
+def test_more_lines_than_colours_differ_in_their_forms_before_any_is_pale():
+    many = more_styles(3 * len(PALETTE))
+    looks = {(style.partition("/")[0], form(style)) for style in many}
+    assert len(looks) == len(many)
+    assert many[: len(PALETTE)] == list(PALETTE)
+    assert REST not in many
+
+
+def test_every_name_stands_beside_the_end_of_its_line_and_none_on_another():
+    chart = drawn(*(Series(f"S{k}", ((1, 0.0), (2, 50 + k / 100)), "c0") for k in range(40)))
+    names = rows(chart.data["names"])
+    assert [row["y"] for row in names] == [short(50 + k / 100) for k in range(40)]
+    low, high = chart.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    pixels = sorted((high - row["at"]) / (high - low) * chart.spec["height"] for row in names)
+    gaps = [below - above for above, below in itertools.pairwise(pixels)]
+    assert min(gaps) >= LABEL * 0.99
+    assert pixels[0] >= 0
+    assert pixels[-1] <= chart.spec["height"] + 1e-6
+    ordered = sorted(names, key=lambda row: -row["at"])
+    assert ordered == sorted(names, key=lambda row: -row["y"])
+
+
+def test_the_stroke_from_a_line_that_ends_early_does_not_look_like_one():
+    chart = drawn(Series("S", ((1, 1.0), (2, 2.0))), Series("E", ((1, 1.0), (2, None)), "c1"))
+    assert [row["early"] for row in rows(chart.data["names"])] == [0, 1]
+
+
+def test_one_line_needs_no_name_but_the_title():
+    assert "text" not in parts(drawn(Series("S", ((1, 1.0), (2, 2.0)))).spec, "type")
+
+
+def test_places_move_no_farther_than_they_must():
+    assert spread_out([10.0, 50.0, 90.0], 13, 100) == [10, 50, 90]
+    assert spread_out([50.0, 50.0, 50.0], 10, 100) == [40, 50, 60]
+    assert spread_out([0.0, 0.0], 10, 100) == [0, 10]
+    assert spread_out([100.0, 100.0], 10, 100) == [90, 100]
+    assert spread_out([5.0] * 5, 10, 20) == [0, 5, 10, 15, 20]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 10, 11, 50, 97, 500])
+def test_rounds_have_whole_ticks_that_differ(count):
+    ticks = whole_ticks(1, count)
+    assert ticks[0] == 1
+    assert ticks == sorted(set(ticks))
+    assert all(isinstance(tick, int) and tick <= count for tick in ticks)
+    assert len(ticks) == count if count <= 10 else 5 <= len(ticks) <= 12
+
+
+def test_three_rounds_have_three_ticks_and_so_has_a_warm_up():
+    chart = drawn(Series("S", ((1, 1.0), (2, 2.0), (3, 1.0))))
+    assert chart.spec["layer"][0]["encoding"]["x"]["axis"]["values"] == [1, 2, 3]
+    assert whole_ticks(-1, 2) == [-1, 0, 1, 2]
+    assert whole_ticks(1, 15) == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert whole_ticks(1, 50) == [1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+
+
+def test_axes_end_where_values_do():
+    assert span([52.0, 99.7], (0, 100)) == (50, 100)
+    assert span([97.0, 99.7], (0, 100))[1] == 100
+    assert span([100.0], (0, 100))[1] == 100
+    assert span([0.1, 0.93]) == (0, 1)
+    chart = dot_chart(
+        "d", "T", [DotRow("a", (), 98.0, 5.0), DotRow("b", (), 60.0)], x_label="%", limits=(0, 100)
+    )
+    assert chart.data["values"]["high"] == [100, 60]
+    for layer in chart.spec["layer"]:
+        assert layer["encoding"]["x"]["scale"]["domain"][1] == 100
 
 
 def test_a_chart_with_very_many_points_is_thinned_and_says_so():
@@ -119,13 +197,15 @@ def test_a_chart_with_very_many_points_is_thinned_and_says_so():
 
 def test_names_from_data_never_become_fields_or_expressions():
     confusion = confusion_chart([[1, 2], [3, 4]], [EVIL, "b"])
-    places = [Place(EVIL, 1.0, 2.0, EVIL), Place("b", 2.0, 2.0, "fedgp")]
+    places = [Place(EVIL, 1.0, 2.0, won=EVIL), Place("b", 2.0, 2.0, won="fedgp")]
     made = [
         drawn(Series(EVIL, ((1, 1.0),)), Series("b", ((1, 2.0),), "c1")),
         dot_chart("d", "T", [DotRow(EVIL, (1.0,), 1.0)], x_label="x"),
         confusion,
-        win_map("m", "T", places, Angles(0.5, 10), mine="here"),
-        rank_chart(rank_methods([EVIL, "b"], [[1.0, 2.0], [2.0, 1.0]])),
+        win_map("m", "T", places, Angles(0.5, 10)),
+        rank_chart(
+            rank_methods([EVIL, "b"], [[1.0, 2.0], [2.0, 1.0]]), dict.fromkeys([EVIL, "b"], INK)
+        ),
     ]
     for chart in made:
         code = parts(chart.spec, "field", "filter", "test", "calculate", "expr", "signal", "name")
@@ -165,18 +245,22 @@ def test_dots_show_every_value_the_mean_and_the_spread():
 def test_bars_of_ranks_overlap_just_when_methods_cannot_be_told_apart():
     methods = ["a", "b", "c", "d"]
     ranking = rank_methods(methods, [[4.0, 3.0, 2.0, 1.0]] * 9 + [[1.0, 2.0, 3.0, 4.0]])
-    bars = rows(rank_chart(ranking).data["values"])
+    chart = rank_chart(ranking, dict(zip(methods, PALETTE, strict=False)))
+    bars = rows(chart.data["values"])
     for one in bars:
         for other in bars:
             close = abs(one["rank"] - other["rank"]) <= ranking.critical_difference
             overlap = one["low"] <= other["high"] and other["low"] <= one["high"]
             assert overlap == close
     assert [bar["equal"] for bar in bars] == [1, 1, 0, 0]
+    for layer in chart.spec["layer"]:
+        assert layer["encoding"]["x"]["scale"]["domain"] == [1, 4], "no rank is better than 1"
+        assert layer["mark"]["type"] == "point" or layer["mark"]["clip"]
 
 
 def test_the_ground_of_the_map_is_the_smallest_delta_error_everywhere():
     angles = Angles(0.6, 50)
-    chart = win_map("m", "T", [Place("here", 1.0, 1.0)], angles, mine="you are here")
+    chart = win_map("m", "T", [Place("here", 1.0, 1.0)], angles)
     wedges = rows(chart.data["values"])
     seen = set()
     for wedge in wedges:
@@ -194,8 +278,31 @@ def test_without_angles_the_map_leaves_fedgp_out():
     assert delta_errors(1.0, 3.0, Angles(None, 1))["fedda"] == pytest.approx(1.0)
 
 
+def test_a_map_of_many_names_the_weightiest_and_no_name_is_on_another():
+    places = [
+        Place(f"Hospital {k:02d}", 0.01 * 1.2**k, 1.0, "c1" if k < 7 else REST, weight=-k)
+        for k in range(40)
+    ]
+    chart = win_map("m", "T", places, Angles(0.5, 50))
+    named = chart.data["names"]["name"]
+    assert set(named) == {f"Hospital {k:02d}" for k in range(8)}
+    assert "32 have their name under the pointer." in chart.note
+    assert chart.data["places"]["name"][-1] == "Hospital 00", "the weightiest lies on top"
+
+
+def test_the_ground_of_the_map_has_its_rules_written_on_it_and_no_colour_of_a_mark():
+    chart = win_map("m", "T", [Place("here", 1.0, 1.0, "c1")], Angles(0.6, 50))
+    for rule in rows(chart.data["rules"]):
+        errors = delta_errors(rule["d2"], rule["sigma2"], Angles(0.6, 50))
+        assert rule["rule"] == min(errors, key=errors.__getitem__)
+    assert len(chart.data["rules"]["rule"]) == 3
+    ground = chart.spec["layer"][0]
+    assert ground["mark"]["color"] == "var(--soft)"
+    assert "color" not in ground["encoding"]
+
+
 def test_a_map_needs_a_positive_place():
-    assert win_map("m", "T", [Place("a", -1.0, 1.0)], Angles(None, 1), mine="x") is None
+    assert win_map("m", "T", [Place("a", -1.0, 1.0)], Angles(None, 1)) is None
 
 
 def test_on_paper_nothing_is_left_to_a_style_sheet_and_names_stay():

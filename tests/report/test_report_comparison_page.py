@@ -52,11 +52,11 @@ def test_means_spreads_and_the_best_in_bold(tmp_path):
 
 def test_a_chart_per_setting_with_a_dot_per_seed_and_one_for_the_mean(tmp_path):
     page = page_of(write_comparison(tmp_path, four_methods()))
-    for key in ("setting-0", "setting-1"):
+    for key in ("by-setting-near", "by-setting-far"):
         assert [row["name"] for row in chart_rows(page, key, "singles")] == ["auto"] * 2 + [
             "fedgp"
         ] * 2
-    means = chart_rows(page, "setting-1")
+    means = chart_rows(page, "by-setting-far")
     assert [(row["name"], row["mean"], row["best"]) for row in means] == [
         ("auto", 51, 0),
         ("fedgp", 61, 1),
@@ -72,12 +72,12 @@ def test_methods_are_ranked_over_settings_and_seeds(tmp_path):
         for seed in (0, 1)
     ]
     page = page_of(write_comparison(tmp_path, entries))
-    ranks = {row["method"]: row for row in chart_rows(page, "ranks")}
+    ranks = {row["method"]: row for row in chart_rows(page, "mean-ranks")}
     assert [row["rank"] for row in ranks.values()] == [1, 2, 3]
     width = ranks["auto"]["high"] - ranks["auto"]["low"]
     assert width == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, rel=1e-3)
     assert [row["equal"] for row in ranks.values()] == [1, 1, 0]
-    for layer in charts(page)["ranks"]["spec"]["layer"]:
+    for layer in charts(page)["mean-ranks"]["spec"]["layer"]:
         assert layer["encoding"]["x"]["axis"]["values"] == [1, 2, 3]
     assert "auto has the best mean rank, but cannot be told from fedgp." in page.one("header").text
     assert "Over 6 settings the methods differ" in page.text
@@ -115,7 +115,7 @@ def with_runs(folder, entries, **measured):
 
 def test_curves_are_means_over_seeds_with_one_colour_per_method(tmp_path):
     page = page_of(with_runs(tmp_path, four_methods()))
-    assert points_of(page, "curves-0") == {
+    assert points_of(page, "over-rounds-near") == {
         "auto": [(1, 79), (2, 81)],
         "fedgp": [(1, 69), (2, 71)],
     }
@@ -123,7 +123,7 @@ def test_curves_are_means_over_seeds_with_one_colour_per_method(tmp_path):
         next(
             layer for layer in charts(page)[key]["spec"]["layer"] if layer["mark"]["type"] == "line"
         )["encoding"]["color"]["scale"]
-        for key in ("curves-0", "curves-1")
+        for key in ("over-rounds-near", "over-rounds-far")
     ]
     assert colours[0] == colours[1]
 
@@ -136,9 +136,9 @@ def test_settings_that_turn_a_dial_make_a_shift_curve(tmp_path):
         for noise in reversed(noises)
     ]
     page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
-    assert points_of(page, "dial-0") == {"auto": [(0, 80), (0.2, 70), (0.4, 60)]}
+    assert points_of(page, "over-noise-n-5") == {"auto": [(0, 80), (0.2, 70), (0.4, 60)]}
     assert "Over noise (n 5)" in chart_titles(page)
-    assert "dial-1" not in charts(page), "what stays the same is no dial"
+    assert len([key for key in charts(page) if key.startswith("over-n")]) == 1
 
 
 def test_two_values_make_no_curve(tmp_path):
@@ -148,14 +148,14 @@ def test_two_values_make_no_curve(tmp_path):
         for noise in (0, 1)
     ]
     page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
-    assert "dial-0" not in charts(page)
+    assert not [key for key in charts(page) if key.startswith("over-")]
 
 
 def test_settings_lie_on_the_map_where_their_first_round_was_measured(tmp_path):
     entries = [cell("near", "auto", 0, 80.0), cell("near", "fedgp", 0, 70.0)]
     measured = {"sigma2": 2.0, "d2": [1.0, 3.0], "tau2_d2": [1.0, 1.0]}
     page = page_of(with_runs(tmp_path, entries, **measured))
-    (place,) = chart_rows(page, "map", "places")
+    (place,) = chart_rows(page, "map-of-winners", "places")
     assert (place["name"], place["d2"], place["sigma2"], place["won"]) == ("near", 2, 2, "auto")
 
 
@@ -163,7 +163,7 @@ def test_a_cell_outside_of_the_folder_is_not_read(tmp_path):
     entry = cell("near", "auto", 0, 80.0) | {"folder": "../elsewhere"}
     write_run(tmp_path / "elsewhere", [line(1, 2)])
     page = page_of(write_comparison(tmp_path / "mine", [entry]))
-    assert "curves-0" not in charts(page)
+    assert not [key for key in charts(page) if key.startswith("over-rounds")]
 
 
 def test_the_command_that_compares_again(tmp_path):
@@ -204,7 +204,7 @@ def test_options_of_runs_are_dials_too(tmp_path):
     entries = [cell(f"b{beta}", "fedgp", 0, 60 + 10 * beta) for beta in betas]
     tasks = [loaded(f"b{beta}", 0.2, beta=beta) for beta in betas]
     page = page_of(write_comparison(tmp_path, entries, tasks=tasks))
-    assert points_of(page, "dial-0") == {"fedgp": [(0, 60), (0.5, 65), (1, 70)]}
+    assert points_of(page, "over-beta-noise-0.2") == {"fedgp": [(0, 60), (0.5, 65), (1, 70)]}
     assert "Over beta (noise 0.2)" in chart_titles(page)
 
 
@@ -216,13 +216,117 @@ def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
         cell("near", "fedgp", 1),
     ]
     page = page_of(write_comparison(tmp_path, entries))
-    assert page.one("p", class_="verdict").text == "Best so far: auto"
-    assert "Unfinished: 1 of 4 runs so far. 1 failed." in page.one("header").text
+    assert page.one("p", class_="verdict").text.startswith("No best yet")
+    header = page.one("header").text
+    assert "Unfinished: 1 of 4 runs so far, 2 still to come." in header
+    assert "1 run failed." in header
     assert cells(table_called(page, "Mean"))[1] == ["fedgp", "–"]
     assert cells(table_called(page, "Mean"))[0] == ["auto", "80.0*"]
     assert cells(table_called(page, "failed")) == [["near", "fedgp", "0", "loss is NaN"]]
     runs = cells(table_called(page, "All runs"))
-    assert [row[3] for row in runs] == ["done", "open", "failed", "open"]
+    assert [row[3] for row in runs] == ["done", "not finished", "failed", "not finished"]
+
+
+def test_only_settings_in_which_all_methods_have_finished_count(tmp_path):
+    scores = {
+        "near": {"auto": 60.0, "fedgp": 70.0},
+        "far": {"auto": 60.0, "fedgp": 70.0},
+        "begun": {"auto": 99.0},
+    }
+    entries = [
+        cell(setting, method, seed, scores[setting].get(method))
+        for setting in scores
+        for method in ("auto", "fedgp")
+        for seed in (0, 1)
+    ]
+    page = page_of(write_comparison(tmp_path, entries))
+    assert page.one("p", class_="verdict").text == "Best so far in 2 of 2 settings: fedgp"
+    assert "Counted: 2 of 3 settings" in page.one("header").text
+    table = table_called(page, "Mean")
+    assert cells(table)[0] == ["auto", "60.0 (0.0)", "60.0 (0.0)", "99.0 (0.0)", "60.0"]
+    assert [bold.text for bold in table.all("strong")] == ["70.0 (0.0)", "70.0 (0.0)", "70.0"]
+    assert [row["best"] for row in chart_rows(page, "by-setting-begun")] == [0]
+    assert "Over 4 runs" in page.one("section", id="ranking").text
+
+
+def test_a_failed_run_has_ended_and_is_not_waited_for(tmp_path):
+    entries = [cell("near", "auto", 0, 80.0), cell("near", "fedgp", 0, error="loss is NaN")]
+    page = page_of(write_comparison(tmp_path, entries))
+    assert page.one("p", class_="verdict").text == "Best: auto"
+    header = page.one("header").text
+    assert "1 run failed." in header
+    assert "Unfinished" not in header
+
+
+def test_the_same_failure_of_several_seeds_is_one_row(tmp_path):
+    entries = [cell("near", "auto", seed, 80.0) for seed in (0, 1, 2)]
+    entries += [cell("near", "fedgp", seed, error="loss is NaN") for seed in (0, 1, 2)]
+    page = page_of(write_comparison(tmp_path, entries))
+    assert cells(table_called(page, "failed")) == [["near", "fedgp", "0, 1, 2", "loss is NaN"]]
+
+
+def test_a_mean_is_drawn_only_where_all_seeds_are(tmp_path):
+    entries = [cell("near", "auto", seed, 80.0 + seed) for seed in (0, 1)]
+    entries += [cell("near", "fedgp", 0, 70.0), cell("near", "fedgp", 1)]
+    folder = with_runs(tmp_path, [entry for entry in entries if entry["summary"]])
+    write_comparison(folder, entries)
+    longer = [line(r, 2, accuracy=80.0) for r in (1, 2, 3)]
+    write_run(folder / entries[0]["folder"], longer)
+    page = page_of(folder)
+    assert points_of(page, "over-rounds-near") == {"auto": [(1, 79.5), (2, 80.5), (3, None)]}
+    drawn = page.one(id="chart-over-rounds-near").text
+    assert "Without a line, for not all seeds are there: fedgp." in drawn
+    assert [row["name"] for row in chart_rows(page, "by-setting-near")] == ["auto"]
+    singles = chart_rows(page, "by-setting-near", "singles")
+    assert [row["value"] for row in singles if row["name"] == "fedgp"] == [70]
+
+
+def many_methods(settings, count=30):
+    """One seed each; every setting has another winner, and the last methods are poor elsewhere."""
+    return [
+        cell(setting, f"m{k:02d}", 0, 99.0 if k == count - 1 - place else 80.0 - k)
+        for place, setting in enumerate(settings)
+        for k in range(count)
+    ]
+
+
+def looks_on(page, key):
+    """The colour of every line of a chart."""
+    lines = (s for s in charts(page)[key]["spec"]["layer"] if s["mark"]["type"] == "line")
+    scale = next(lines)["encoding"]["color"]["scale"]
+    return dict(zip(scale["domain"], scale["range"], strict=True))
+
+
+def test_every_method_has_its_name_at_its_line_and_the_best_is_never_grey(tmp_path):
+    settings = [f"s{k}" for k in range(12)]
+    page = page_of(with_runs(tmp_path, many_methods(settings)))
+    for place, setting in enumerate(settings):
+        names = chart_rows(page, f"over-rounds-{setting}", "names")
+        assert {row["s"] for row in names} == {f"m{k:02d}" for k in range(30)}
+        (best,) = (row["s"] for row in names if row["best"])
+        assert best == f"m{29 - place:02d}"
+        looks = looks_on(page, f"over-rounds-{setting}")
+        assert looks[best] != "var(--rest)"
+    assert "var(--rest)" in looks.values()
+
+
+def test_a_method_has_one_colour_on_the_whole_page(tmp_path):
+    entries = [
+        cell(setting, method, seed, score + seed)
+        for setting in ("near", "far")
+        for method, score in (("auto", 80.0), ("target-only", 70.0), ("fedgp", 60.0))
+        for seed in (0, 1)
+    ]
+    page = page_of(with_runs(tmp_path, entries, sigma2=2.0, d2=[1.0, 3.0], tau2_d2=[1.0, 1.0]))
+    looks = looks_on(page, "over-rounds-near")
+    assert looks == {"auto": "var(--c0)", "fedgp": "var(--c1)", "target-only": "var(--ink)"}
+    ranks = charts(page)["mean-ranks"]["spec"]["layer"][-1]["encoding"]["color"]["scale"]
+    assert dict(zip(ranks["domain"], ranks["range"], strict=True)) == looks
+    for setting in ("near", "far"):
+        rows = chart_rows(page, f"by-setting-{setting}")
+        assert {row["name"]: f"var(--{row['style']})" for row in rows} == looks
+    places = chart_rows(page, "map-of-winners", "places")
+    assert {(row["won"], row["style"]) for row in places} == {("auto", "c0")}
 
 
 def test_a_comparison_that_has_only_begun(tmp_path):

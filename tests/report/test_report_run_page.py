@@ -47,7 +47,12 @@ def test_the_page_of_a_real_run(tmp_path):
     fb.run(task, method="fedda-joint", rounds=2, workers=1, batch_size=5, out=folder)
     page = page_of(folder)
     assert "fedda-joint for target: accuracy" in page.one("p", class_="verdict").text
-    for key, lines_drawn in {"accuracy": 2, "loss": 1, "beta": 2, "d2": 3}.items():
+    for key, lines_drawn in {
+        "accuracy-over-rounds": 3,
+        "loss-over-rounds": 1,
+        "source-weights": 2,
+        "noise-and-distances": 3,
+    }.items():
         drawn = points_of(page, key)
         assert len(drawn) == lines_drawn
         assert all([x for x, _ in points] == [1, 2] for points in drawn.values())
@@ -101,7 +106,7 @@ def test_a_site_with_html_in_its_name_is_shown_as_text(tmp_path):
     assert not any("onload" in element.attributes for element in page.all())
     assert EVIL in page.one("h1").text
     assert EVIL in table_called(page, "What every site brought").text
-    assert EVIL in points_of(page, "beta")
+    assert EVIL in points_of(page, "source-weights")
     assert EVIL in table_called(page, "Sites left out").text
     assert EVIL in page.one("pre").text
 
@@ -145,11 +150,15 @@ def test_missing_values_are_gaps(tmp_path):
         line(3, 2, beta=[None, 0.5]),
     ]
     page = page_of(write_run(tmp_path, history))
-    assert points_of(page, "beta") == {
+    assert points_of(page, "source-weights") == {
         "A": [(1, 0), (2, None), (3, None)],
         "B": [(1, 0.1), (2, None), (3, 0.5)],
     }
-    assert points_of(page, "d2")["noise σ² of the target"] == [(1, 1.5), (2, None), (3, 1.5)]
+    assert points_of(page, "noise-and-distances")["target's noise σ²"] == [
+        (1, 1.5),
+        (2, None),
+        (3, 1.5),
+    ]
     row_of_a = cells(table_called(page, "What every site brought"))[1]
     assert row_of_a[3:5] == ["0", "–"]
 
@@ -199,7 +208,7 @@ def test_a_run_that_has_only_begun(tmp_path):
 def test_a_run_that_stopped_early_says_so(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2, validation_loss=0.5), rounds=9))
     assert "Stopped early after 2 of 9 rounds." in page.one("header").text
-    assert list(points_of(page, "loss")) == ["test", "validation"]
+    assert list(points_of(page, "loss-over-rounds")) == ["test", "validation"]
 
 
 def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
@@ -209,7 +218,7 @@ def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
     assert "accuracy" not in page.one("header").text
     assert "Only 20 test samples" in page.one("p", class_="caution").text
     assert "Accuracy" not in chart_titles(page)
-    assert points_of(page, "loss") == {"test": [(1, 0.25), (2, 0.25)]}
+    assert points_of(page, "loss-over-rounds") == {"test": [(1, 0.25), (2, 0.25)]}
 
 
 def test_the_error_of_the_delivered_model_is_told_from_the_mean_of_the_rounds(tmp_path):
@@ -223,17 +232,18 @@ def test_the_error_of_the_delivered_model_is_told_from_the_mean_of_the_rounds(tm
 
 def test_weights_are_drawn_from_zero_and_explained(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, 2, beta=[1.0, 1.0])))
-    for key, axis in (("beta", "y"), ("contributions", "x")):
+    for key, axis in (("source-weights", "y"), ("source-contributions", "x")):
         for layer in charts(page)[key]["spec"]["layer"]:
-            assert layer["encoding"][axis]["scale"]["domainMin"] == 0
-    assert "0 is not at all" in page.one(id="chart-beta").text
+            place = layer["encoding"][axis]
+            assert "field" not in place or place["scale"]["domain"] == [0, 1]
+    assert "0 is not at all" in page.one(id="chart-source-weights").text
 
 
 def test_the_warm_up_is_drawn_but_has_no_weights(tmp_path):
     warm = lines(-1, 0, beta=None, d2=None, sigma2=None, cosine=None, phase="warm-up")
     page = page_of(write_run(tmp_path, warm + lines(1, 2), rounds=2))
-    assert [x for x, _ in points_of(page, "loss")["test"]] == [-1, 0, 1, 2]
-    assert [x for x, _ in points_of(page, "beta")["A"]] == [1, 2]
+    assert [x for x, _ in points_of(page, "loss-over-rounds")["test"]] == [-1, 0, 1, 2]
+    assert [x for x, _ in points_of(page, "source-weights")["A"]] == [1, 2]
     assert "Rounds up to 0 are the warm-up." in page.text
     assert "2 of 2" in page.one("dl", class_="tiles").text
 
@@ -252,6 +262,117 @@ def test_who_was_left_out_and_why(tmp_path):
     ]
     sites = cells(table_called(page, "What every site brought"))
     assert [row[-1] for row in sites] == ["0", "0", "2"]
+
+
+def test_what_rounds_say_again_and_again_is_said_once(tmp_path):
+    history = [line(r, 2, notes=["B is late"] if r not in (3, 9) else []) for r in range(1, 12)]
+    history[0]["failures"] = {"A": "dropped out"}
+    page = page_of(write_run(tmp_path, history, summary={"notes": ["a", "b", "a"]}.items()))
+    assert cells(table_called(page, "Sites left out")) == [
+        ["1", "A", "dropped out"],
+        ["1 to 2, 4 to 8, 10 to 11", "", "B is late"],
+    ]
+    listed = page.one("section", id="left-out-and-notes").all("li")
+    assert [item.text for item in listed] == ["a", "b"]
+
+
+def colours_of(page, key):
+    """Every name on a chart, or the style of its rows, with its colours."""
+    found = {}
+    for layer in charts(page)[key]["spec"]["layer"]:
+        scale = layer["encoding"].get("color", {}).get("scale", {})
+        for name, colour in zip(scale.get("domain", ()), scale.get("range", ()), strict=True):
+            found.setdefault(name, set()).add(colour)
+    return found
+
+
+def test_a_colour_is_of_one_source_or_of_the_model(tmp_path):
+    outputs, labels = two_classes(60)
+    history = lines(1, 2, d2=[0.5, 1.0], validation_loss=0.5)
+    folder = write_run(tmp_path, history, n_classes=2, outputs=outputs, labels=labels)
+    page = page_of(folder)
+    model = colours_of(page, "accuracy-over-rounds") | colours_of(page, "loss-over-rounds")
+    assert model.pop("chance") == {"var(--soft)"}
+    assert {colour for found in model.values() for colour in found} == {"var(--c0)"}
+    weights = colours_of(page, "source-weights")
+    assert weights == {"A": {"var(--c1)"}, "B": {"var(--c2)"}}
+    distances = colours_of(page, "noise-and-distances")
+    assert distances == {**weights, "target's noise σ²": {"var(--ink)"}}
+    for key, data in (("source-contributions", "values"), ("map-of-winners", "places")):
+        styled = {row["name"]: row["style"] for row in chart_rows(page, key, data)}
+        assert styled == {"A": "c1", "B": "c2"}
+    for key in ("confusion-matrix", "roc-curve", "calibration"):
+        used = set(re.findall(r"var\(--(c\d)\)", json.dumps(charts(page)[key]["spec"])))
+        assert used == {"c0"}
+
+
+def judged(round, *, joined, alone, **more):
+    return line(
+        round,
+        2,
+        cv_loss={"led, last": 2.0, "head, last": joined, "alone": alone, "alone, network": 3.0},
+        cv_error={"led, last": 0.5, "head, last": 0.1, "alone": 0.2, "alone, network": 0.5},
+        weights={"led, last": 1e-5, "head, last": 0.7, "alone": 0.3, "alone, network": 0.0},
+        worth={
+            "rows": 30,
+            "alone": alone,
+            "gain": alone - (joined or 0.0),
+            "error": 0.1,
+            "points": 3.0,
+            "points_error": 2.0,
+            "of_classes": True,
+        },
+        **more,
+    )
+
+
+def test_alone_against_joined_and_chance_by_the_targets_own_labels(tmp_path):
+    history = [judged(1, joined=0.9, alone=1.0), judged(2, joined=0.6, alone=1.0)]
+    page = page_of(write_run(tmp_path, history))
+    drawn = points_of(page, "alone-against-joined")
+    assert drawn["alone"] == [(1, 1), (2, 1)]
+    assert drawn["with the sources"] == [(1, 0.9), (2, 0.6)]
+    assert drawn["chance"] == [(1, 1.0986), (2, 1.0986)], "three classes"
+    band = [
+        (row["low"], row["high"])
+        for row in chart_rows(page, "alone-against-joined")
+        if row["s"] == "with the sources"
+    ]
+    assert band == [(0.8, 1), (0.5, 0.7)]
+    assert set(points_of(page, "candidate-weights")) == {"head, last", "alone"}
+    colours = colours_of(page, "candidate-weights")
+    assert colours == {"head, last": {"var(--c0)"}, "alone": {"var(--ink)"}}
+
+
+def test_a_candidate_without_a_loss_is_left_out_and_text_for_one_is_refused(tmp_path):
+    page = page_of(write_run(tmp_path / "none", [judged(1, joined=None, alone=1.0)]))
+    assert "head, last" not in table_called(page, "What the target chose from").text
+    for name, wrong in (("cv_loss", {"alone": "much"}), ("worth", {"alone": 1.0})):
+        with pytest.raises(ReportError, match=name):
+            write_report(
+                write_run(tmp_path / name, [judged(1, joined=1.0, alone=1.0) | {name: wrong}])
+            )
+
+
+def test_a_method_that_tries_nothing_alone_says_so(tmp_path):
+    page = page_of(write_run(tmp_path, lines(1, 2)))
+    assert "alone-against-joined" not in charts(page)
+    said = page.one("section", id="alone-against-joined").text
+    assert "does not tell what training alone would have given: fedgp" in said
+
+
+def test_accuracy_is_drawn_up_to_all_of_it_with_chance_below(tmp_path):
+    history = lines(1, 2, accuracy=99.0, balanced_accuracy=98.0)
+    page = page_of(write_run(tmp_path / "unknown", history))
+    assert points_of(page, "accuracy-over-rounds")["chance"] == [(1, 33.333), (2, 33.333)]
+    assert "Chance: one of 3 classes by lot, 33.3" in page.text
+    ends = charts(page)["accuracy-over-rounds"]["spec"]["layer"][0]["encoding"]["y"]["scale"]
+    assert ends["domain"] == [20, 100]
+    outputs, _ = two_classes(60)
+    labels = torch.tensor([0] * 45 + [1] * 15)
+    tested = {"n_classes": 2, "outputs": outputs, "labels": labels}
+    page = page_of(write_run(tmp_path / "known", history, **tested))
+    assert points_of(page, "accuracy-over-rounds")["chance"] == [(1, 75), (2, 75)]
 
 
 def test_a_quiet_run_has_no_section_about_failures(tmp_path):
@@ -291,11 +412,11 @@ def test_fifty_sources_and_five_hundred_rounds_stay_small(tmp_path):
     report = write_report(folder)
     assert report.stat().st_size < 1_000_000
     page = read(report.read_text(encoding="utf-8"))
-    named, pale = (chart_rows(page, "beta", name) for name in ("values", "pale"))
-    assert len({row["s"] for row in named}) == 6
-    assert len({row["s"] for row in pale}) == 44
-    assert len(named) + len(pale) == 50 * 75
-    assert "One in 8 rounds is drawn. In grey: 44 more." in page.text
+    drawn = chart_rows(page, "source-weights")
+    assert len({row["s"] for row in drawn if not row["pale"]}) == 7
+    assert len({row["s"] for row in drawn if row["pale"]}) == 43
+    assert len(drawn) == 50 * 75
+    assert "One in 8 rounds is drawn. In grey: 43 more." in page.text
     assert len(cells(table_called(page, "Measures by round"))) == 500
     assert "The last 500 of 600" in page.text
 
@@ -337,7 +458,9 @@ def test_what_the_test_rows_show_of_two_classes(tmp_path):
     )
     page = page_of(folder)
     right = int((outputs.argmax(1) == labels).sum())
-    counts = {(row["true"], row["named"]): row["count"] for row in chart_rows(page, "confusion")}
+    counts = {
+        (row["true"], row["named"]): row["count"] for row in chart_rows(page, "confusion-matrix")
+    }
     assert counts["<b>", "<b>"] + counts["&amp;", "&amp;"] == right
     assert sum(counts.values()) == 60
     measures = {row[0]: row[1:] for row in cells(table_called(page, "Measures on the test set"))}
@@ -345,7 +468,7 @@ def test_what_the_test_rows_show_of_two_classes(tmp_path):
     assert measures["Accuracy, %"][3] == "60"
     assert 0 < float(measures["Area under ROC"][1]) < float(measures["Area under ROC"][0]) <= 1
     assert chart_titles(page)[-3:] == ["Confusion matrix", "ROC curve", "Calibration"]
-    curve = chart_rows(page, "roc")
+    curve = chart_rows(page, "roc-curve")
     assert (curve[0]["alarms"], curve[0]["hits"]) == (0, 0)
     assert (curve[-1]["alarms"], curve[-1]["hits"]) == (1, 1)
     assert sum(row["count"] for row in chart_rows(page, "calibration")) == 60
@@ -383,14 +506,14 @@ def test_without_outputs_the_page_leaves_the_test_set_out(tmp_path):
 def test_the_map_shows_where_every_source_lies(tmp_path):
     history = lines(1, 2, sigma2=2.0, d2=[1.0, -3.0], tau2_d2=[0.5, 0.1])
     page = page_of(write_run(tmp_path, history, summary={"parameters": 1000}.items()))
-    (here,) = chart_rows(page, "map", "places")
+    (here,) = chart_rows(page, "map-of-winners", "places")
     assert (here["name"], here["d2"], here["sigma2"]) == ("A", 1, 2)
-    assert here["won"] == "you are here"
     assert here["predicted"] == "fedgp"
-    assert "1 with an estimate of zero or below cannot be shown" in page.one(id="chart-map").text
+    drawn = page.one(id="chart-map-of-winners").text
+    assert "1 with an estimate of zero or below cannot be shown" in drawn
 
 
 def test_where_no_source_can_lie_on_the_map_the_page_says_so(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, d2=[-1.0, -3.0])))
-    assert "map" not in charts(page)
+    assert "map-of-winners" not in charts(page)
     assert "No map of who wins" in page.one("section", id="whom-it-trusted").text

@@ -19,7 +19,9 @@ from fedbridge.report.text import (
     markup,
     number,
     percent,
+    shortened,
     size,
+    stretches,
     tag,
 )
 
@@ -115,3 +117,16 @@ def test_other_text_stays_as_it_is_in_a_csv(text):
 
 def test_a_formula_after_signs_that_cannot_be_seen_is_one_too():
     assert csv_text("\t\r=1") == "'=1"
+
+
+def test_rounds_that_follow_each_other_are_a_stretch():
+    assert stretches([3], 4) == "3"
+    assert stretches([-1, 0, 1, 5], 4) == "−1 to 1, 5"
+    assert stretches([1, 3, 5, 6, 7, 9], 2) == "1, 3 and 4 more"
+
+
+def test_long_names_keep_both_ends():
+    assert shortened("short", 22) == "short"
+    names = [f"University Hospital of {city}" for city in ("Bern", "Zurich")]
+    found = [shortened(name, 22) for name in names]
+    assert found == ["University …al of Bern", "University … of Zurich"]

@@ -1,9 +1,9 @@
-"""``fedbridge.advise``: measure, predict, decide, and say it.
+"""``fedbridge.advise``: measure, decide, and say it.
 
-A finished run can speak instead of a measuring round. Its history holds noise, distances and
-angles, and not the inner products between sources. They bound the Delta errors of the averaging
-rules, since a mean over sources errs at most as much as its parts do on average; the other rules
-are left out.
+A finished run of ``auto`` can speak instead of measuring rounds: its history holds what joining was
+worth. Of any run it holds noise, distances and angles, and not the inner products between sources;
+they bound the Delta errors of the averaging rules, since a mean over sources errs at most as much
+as its parts do on average, and the other rules are left out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fedbridge.advice.batches import RESAMPLES, TINY, Measures, interval, measures
-from fedbridge.advice.measure import Measured, loss_gain, measure_task, probes_at_a_time
+from fedbridge.advice.measure import Measured, measure_task
 from fedbridge.advice.predict import curve, predictions, sample_counts
 from fedbridge.advice.verdict import (
-    ALONE,
+    TARGET_ONLY,
     Advice,
     Partner,
     Point,
@@ -35,6 +35,7 @@ from fedbridge.core import rules
 from fedbridge.data.load import check_weights, load_task
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import MANY, Settings, split_options
+from fedbridge.methods.candidates import Worth
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.record import read_run
@@ -44,8 +45,8 @@ from fedbridge.training.trainer import seeded
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
-AFTER = 10
-"""Rounds of the sources before the measuring round."""
+AFTER = 8
+"""Rounds of ``auto``; in this one it chooses anew."""
 
 SKETCH_SIZE = 1024
 """Numbers per block and half of a batch gradient that a site reports."""
@@ -54,6 +55,10 @@ MEASURING = 0.7
 """Share of the work that is measuring, for progress bars."""
 
 LAST_ROUNDS = 10
+ONLY_AUTO = (
+    "only a run of `auto` has tried what joining is worth: name the task instead of the folder, or "
+    "run `auto`"
+)
 FITTED = (
     "the run has trained on the rows that show its noise, and rounds are not independent: noise "
     "and intervals may look smaller than they are"
@@ -74,15 +79,15 @@ def advise(
     progress: Progress | None = None,
     **options: Any,
 ) -> Advice:
-    """Advice before joining: noise, distances, predicted errors of all rules, and a verdict.
+    """Advice before joining: what it is worth by the target's own labels, and who is near.
 
     Args:
         task: a task, what ``load_task`` takes, or the folder of a run, whose last rounds then
-            speak instead of a measuring round.
+            speak instead of measuring rounds.
         target: the site that asks, if ``task`` is a name or path.
-        seed: of the data split, the initial model and the measuring round.
-        after: rounds of FedAvg over the sources before measuring, besides the task's warm-up;
-            None for 10.
+        seed: of the data split, the initial model and the measuring rounds.
+        after: rounds of ``auto`` before gradients are measured, besides the task's warm-up; None
+            for 8. Without any nothing is tried, and nothing decided.
         samples: numbers of labelled samples for the curve; None for a quarter to 64 times as many
             as there are.
         progress: called with the share that is done, and what is under way.
@@ -90,8 +95,8 @@ def advise(
 
     Example:
         >>> advice = advise("digits-contrast", workers=1)
-        >>> advice.recommended
-        'target-only'
+        >>> advice.decision
+        'join'
     """
     rounds = AFTER if after is None else check_whole("after", after, least=0, most=MANY)
     seed = check_whole("seed", seed, least=0)
@@ -122,36 +127,38 @@ def advise(
     def simulated(share: float) -> None:
         tell(MEASURING + (1 - MEASURING) * share, "predicting the rules' errors")
 
-    trial, conditions = measured.trial, replace(measured.conditions, seed=seed)
+    conditions = replace(measured.conditions, seed=seed)
     blank = Advice(
         task=task.name,
         target=task.target.name,
         seed=seed,
-        evidence=f"gradients of all sites at one point, after {_rounds(rounds)} of the sources",
+        evidence=f"{_rounds(rounds)} of `auto`, and gradients of all sites at one point after them",
         samples=conditions.samples[0],
-        losses=None if trial is None else loss_gain(trial, seed),
+        worth=measured.worth,
         notes=tuple(
             f"{name} could not be measured: {reason}" for name, reason in measured.left_out.items()
         ),
     )
     if measured.batches.freedom < 1:
-        return decided(blank, freedom=0)
+        return decided(blank)
     names = rules.names()
     errors, shares = predictions(measured.batches, names, conditions, simulated)
     found = measures(measured.batches, seed)
     points = curve(measured.batches, names, conditions, counts)
     missing = [name for name in names if name not in errors]
     present = [task.sources[index].name for index in measured.present]
-    numbered = replace(
-        blank,
-        sigma2=found.sigma2,
-        partners=_partners(present, conditions.samples, found),
-        rules=ranked(errors, shares),
-        curve=points,
-        enough=enough_samples(points),
-        notes=(*blank.notes, *([f"no prediction for {', '.join(missing)}"] if missing else [])),
+    trusted = [measured.shares[index] for index in measured.present]
+    return decided(
+        replace(
+            blank,
+            sigma2=found.sigma2,
+            partners=_partners(present, conditions.samples, found, trusted),
+            rules=ranked(errors, shares),
+            curve=points,
+            enough=enough_samples(points),
+            notes=(*blank.notes, *([f"no prediction for {', '.join(missing)}"] if missing else [])),
+        )
     )
-    return decided(numbered, freedom=measured.batches.freedom)
 
 
 def _checked(samples: Sequence[int]) -> tuple[int, ...]:
@@ -167,15 +174,13 @@ def _measure(
     with seeded(seed_of(seed, 0, 0, INITIALISING), torch.device("cpu")):
         model = build_model(settings.model or task.model, task)
     federation = Federation(task, model, settings, seed)
-    steps = settings.warmup + after + 2
+    steps = settings.warmup + after + 1
     done = iter(range(steps + 1))
 
     def tell(text: str) -> None:
         progress(MEASURING * next(done) / steps, text)
 
     try:
-        slots, rows = probes_at_a_time(federation)
-        federation.open(slots=slots, rows=rows)
         return measure_task(federation, after, tell)
     finally:
         federation.close()
@@ -186,7 +191,10 @@ def _rounds(count: int) -> str:
 
 
 def _partners(
-    names: Sequence[str], samples: Sequence[int] | None, found: Measures
+    names: Sequence[str],
+    samples: Sequence[int] | None,
+    found: Measures,
+    shares: Sequence[float | None],
 ) -> tuple[Partner, ...]:
     """The sources as the target sees them; ``samples`` are rows of the target and of each."""
     return tuple(
@@ -198,13 +206,14 @@ def _partners(
             found.ratio[k],
             found.weight[k],
             role_of(found.ratio[k], found.cosine[k]),
+            shares[k],
         )
         for k, name in enumerate(names)
     )
 
 
 class NoEvidenceError(FedbridgeError):
-    """A run whose history says nothing about noise and distances."""
+    """A run whose history says nothing about sources."""
 
 
 def is_run(path: Path) -> bool:
@@ -213,39 +222,50 @@ def is_run(path: Path) -> bool:
 
 
 def _tells(line: dict[str, Any]) -> bool:
-    return line["round"] >= 1 and None not in (line.get("cosine") or [None])
+    """Whether a round measured all sources."""
+    known = (line.get("sigma2"), *(line.get("d2") or [None]), *(line.get("cosine") or [None]))
+    return line["round"] >= 1 and None not in known
 
 
 def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
-    """Advice from the last rounds in which all sources were there, with intervals over them.
+    """Advice from what a run has measured.
+
+    What joining is worth is known by runs of ``auto``; distances come from the last rounds in which
+    all sources were measured, with intervals over them.
 
     Raises:
-        NoEvidenceError: no round measured the sources.
+        NoEvidenceError: the run has neither.
     """
     record = read_run(path)
     config, summary = record.config, record.summary
-    lines = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
-    if not lines:
+    told = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
+    judged = record.worth
+    if not told and not judged:
         raise NoEvidenceError(
             f"Expected a run whose rounds measured the sources, but {str(path)!r} (method "
-            f"{config['method']!r}) has none: name the task instead of the folder, or run "
-            f"`fedda-joint` first."
+            f"{config['method']!r}) has none: name the task instead of the folder, or run `auto`."
         )
     samples = None
     if summary is not None:
         samples = tuple(record.rows_of(name) or 0 for name in (config["target"], *record.sources))
-    told = [line for line in lines if None not in (line.get("sigma2"), line.get("d2"))]
     seen = len(told)
     blank = Advice(
         task=config["task"],
         target=config["target"],
         seed=config["seed"],
-        evidence=f"the last {_rounds(seen)} of a run of {config['method']}",
+        evidence=f"a run of {config['method']}, its last choice and {_rounds(seen)} with distances"
+        if judged
+        else f"the last {_rounds(seen)} of a run of {config['method']}",
         samples=None if samples is None else samples[0],
-        notes=(FITTED, BOUNDS),
+        worth=Worth(**judged) if judged else None,
+        notes=() if judged else (ONLY_AUTO,),
     )
     if not told:
-        return decided(blank, freedom=0)
+        return decided(blank)
+    trusted = next(
+        (line["beta"] for line in reversed(record.history) if line.get("beta")),
+        [None] * len(config["sources"]),
+    )
     drawn = torch.randint(seen, (RESAMPLES, seen), generator=torch.Generator().manual_seed(0))
 
     def means(name: str) -> Tensor:
@@ -261,7 +281,7 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
         replace(
             blank,
             sigma2=found.sigma2,
-            partners=_partners(config["sources"], samples, found),
+            partners=_partners(config["sources"], samples, found, trusted),
             rules=ranked(
                 {name: interval(error) for name, error in errors.items()},
                 {name: interval(error / sigma2.clamp(min=TINY)) for name, error in errors.items()},
@@ -269,8 +289,8 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
             ),
             curve=points,
             enough=enough_samples(points),
-        ),
-        freedom=seen - 1,
+            notes=(*blank.notes, FITTED, BOUNDS),
+        )
     )
 
 
@@ -282,7 +302,7 @@ def _curve(
     for count in sample_counts(now, counts):
         bounds = error_bounds(sigma2 * now / count, d2, (count, *others))
         errors = {name: float(bound) for name, bound in bounds.items()}
-        points.append(Point.of(count, errors.pop(ALONE), errors))
+        points.append(Point.of(count, errors.pop(TARGET_ONLY), errors))
     return tuple(points)
 
 
@@ -296,7 +316,7 @@ def error_bounds(sigma2: Tensor, d2: Tensor, samples: Sequence[int] | None) -> d
     own = sigma2[:, None]
     best = own * apart / (own + apart).clamp(min=TINY)
     errors = {
-        ALONE: sigma2,
+        TARGET_ONLY: sigma2,
         "source-only": apart.mean(1),
         "fedda": ((own + apart) / 4).mean(1),
         "fedda-auto": best.mean(1),

@@ -1,13 +1,11 @@
-"""The measuring round: gradients of all sites at one point, and the losses of a few models.
+"""The measuring rounds: what ``auto`` makes of the target's labels, and gradients at one point.
 
-The sources first train a few rounds of FedAvg. At a random start all gradients point the same way
-(towards any sensible model), and a conflict between sites does not show; after a few rounds what
-is left of the target's gradient is what the sources do not explain.
-
-The same rounds are a trial: their model has never seen the target's rows, so its loss on them
-is honest, and it is compared with the loss of the target by itself, cross-validated. Gradients tell
-how wrong one step is. Where the target has few rows they cannot tell a source that conflicts with
-it from one that helps, since either is better than the noise; the loss can.
+``auto`` runs a few rounds. Its sources' model has never seen a label of the target, so that what
+the target makes of it, and what it would make of its rows alone, can be compared where the rows
+are, by cross-validation: that is the evidence. Then, at the sources' model, every site takes
+gradients of its batches. At a random start all gradients point the same way (towards any sensible
+model), and a conflict between sites does not show; after a few rounds what is left of the target's
+gradient is what the sources do not explain. They tell who is near and who is far.
 """
 
 from __future__ import annotations
@@ -19,25 +17,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fedbridge.advice.batches import RESAMPLES, TINY, BatchGram, Stratum, interval
+from fedbridge.advice.batches import BatchGram, Stratum
 from fedbridge.advice.predict import Conditions
-from fedbridge.advice.verdict import Losses
 from fedbridge.base.errors import DataError
 from fedbridge.core.aggregate import apply_by_entries
 from fedbridge.core.rules import CoordinateRule, get, names
-from fedbridge.federation.method import train_each
-from fedbridge.methods.cross_validation import (
-    FOLDS,
-    TEMPERATURES,
-    deal_folds,
-    held_out_outputs,
-    labelled_rows,
-    without,
-)
+from fedbridge.methods.auto import Auto
+from fedbridge.methods.candidates import Worth
+from fedbridge.methods.cross_validation import labelled_rows
 from fedbridge.training.job import TARGET, Job, Outcome
-from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
@@ -49,55 +38,58 @@ MOST_PARTS = 64
 SOURCE_PARTS = 20
 LARGEST_BATCH = 256
 
-TRIAL_PURPOSE = 400
-TRIAL_ROUNDS, MOST_STEPS = 20, 500
-"""Rounds that the target trains in the trial, unless that would be more steps in all."""
-
 OnStep = Callable[[str], object]
 """Told what is under way."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one measuring round found.
+    """What the measuring rounds found.
 
     Attributes:
         batches: the sites' batch gradients.
         conditions: how a run with these settings would run its rounds.
-        trial: losses on the target's rows; None where it has too few for folds.
+        worth: what joining is worth by the target's labels; None if there was nothing to tell.
+        shares: the part of every source in the model of ``auto``, as far as it is known.
         left_out: sources that could not be measured, and why.
         present: the sources that could, in the task's order.
     """
 
     batches: BatchGram
     conditions: Conditions
-    trial: Trial | None
+    worth: Worth | None
+    shares: Sequence[float | None]
     left_out: dict[str, str]
     present: tuple[int, ...]
 
 
-def probes_at_a_time(federation: Federation) -> tuple[int, int]:
-    """Starting points and jobs at a time that the engine must have room for."""
-    jobs = len(strata_of(federation)) + federation.n_sources
-    return FOLDS, max(jobs, FOLDS)
-
-
 def measure_task(federation: Federation, rounds: int, tell: OnStep) -> Measured:
-    """Warm up, train the sources for a few rounds, probe all sites there, hold the trial."""
+    """Run ``auto`` for some rounds, then probe all sites at its sources' model."""
+    auto = Auto(federation, {})
+    slots, rows = auto.room()
+    federation.open(slots=slots, rows=max(rows, len(strata_of(federation)) + federation.n_sources))
     warmup = federation.settings.warmup
-    state = federation.initial
     for number in range(1 - warmup, 1):
         tell(f"warm-up round {number + warmup} of {warmup}")
-        state, _ = federation.warm_up(number, state)
-    start = state
+        federation.begin_round(number)
+        auto.warm_up(number)
+    auto.begin(auto.state)
+    worth: Worth | None = None
+    shares: Sequence[float | None] = [None] * federation.n_sources
     for number in range(1, rounds + 1):
-        tell(f"round {number} of {rounds} of the sources")
-        state, _ = federation.warm_up(number, state)
+        tell(f"round {number} of {rounds}")
+        federation.begin_round(number)
+        record = auto.run_round(number)
+        if "worth" in record.extra:
+            worth = Worth(**record.extra["worth"])
+        shares = record.beta or shares
     tell("measuring gradients")
-    return _measure(federation, start, state, tell)
+    return _measure(federation, auto.led, worth, shares)
 
 
-def _measure(federation: Federation, start: State, state: State, tell: OnStep) -> Measured:
+def _measure(
+    federation: Federation, state: State, worth: Worth | None, shares: Sequence[float | None]
+) -> Measured:
     classes = strata_of(federation)
     jobs = [_probe(federation, TARGET, state, rows) for rows in classes]
     jobs += [_probe(federation, k + 1, state) for k in range(federation.n_sources)]
@@ -123,9 +115,7 @@ def _measure(federation: Federation, start: State, state: State, tell: OnStep) -
     )
     if len(conditions.blocks) == 1:
         batches = batches.whole()
-    tell("trial on the target's rows")
-    trial = hold_trial(federation, start, state)
-    return Measured(batches, conditions, trial, failures, present)
+    return Measured(batches, conditions, worth, shares, failures, present)
 
 
 def strata_of(federation: Federation) -> list[Tensor]:
@@ -212,84 +202,3 @@ def batch_sketches(mean: Tensor, differences: Tensor | None) -> Tensor:
         mean = mean - difference / number
         found.append(mean + difference)
     return torch.stack([mean, *reversed(found)])
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Loss on every labelled row of the target, by three models.
-
-    Attributes:
-        alone: (n,) the target by itself, cross-validated.
-        sources: (n,) the sources' model.
-        adapted: (n,) the sources' model trained on by the target, cross-validated.
-    """
-
-    alone: Tensor
-    sources: Tensor
-    adapted: Tensor
-
-
-def hold_trial(federation: Federation, start: State, shared: State) -> Trial | None:
-    """Train replicas of the target without each fold, alone and from the sources' model."""
-    rows = labelled_rows(federation)
-    if len(rows) < 2:
-        return None
-    folds = deal_folds(federation, FOLDS)
-    kept = [without(rows, fold) for fold in folds]
-    steps = federation.plan(TARGET, 1).total_steps(len(kept[0]))
-    rounds = min(TRIAL_ROUNDS, max(1, MOST_STEPS // steps))
-    alone = _trained(federation, [start] * len(folds), kept, rounds)
-    adapted = _trained(federation, [shared] * len(folds), kept, rounds)
-    return Trial(
-        _row_losses(federation, alone, folds),
-        _row_losses(federation, [shared] * len(folds), folds),
-        _row_losses(federation, adapted, folds),
-    )
-
-
-def _trained(
-    federation: Federation, states: Sequence[State], rows: Sequence[Tensor], rounds: int
-) -> list[State]:
-    """Every model after so many rounds on its own rows of the target."""
-    found = list(states)
-    for number in range(1, rounds + 1):
-        jobs = [
-            federation.job(number, TARGET, state, slot=slot, rows=own, purpose=TRIAL_PURPOSE)
-            for slot, (state, own) in enumerate(zip(found, rows, strict=True))
-        ]
-        found, _ = train_each(federation, jobs, found)
-    return found
-
-
-def _row_losses(federation: Federation, models: Sequence[State], folds: Sequence[Tensor]) -> Tensor:
-    """Loss of every row by the model of its fold, in the order of the folds."""
-    outputs, truth = held_out_outputs(federation, models, folds)
-    with one_thread():
-        return row_losses(outputs, truth, federation.task.n_classes)
-
-
-def row_losses(outputs: Tensor, truth: Tensor, n_classes: int | None) -> Tensor:
-    """Loss of every row, for classes at the temperature that suits the outputs best."""
-    if n_classes is None:
-        return (outputs - truth.view_as(outputs)).square().reshape(len(truth), -1).sum(1).double()
-    losses = torch.stack(
-        [
-            functional.cross_entropy(outputs.double() / heat, truth, reduction="none")
-            for heat in TEMPERATURES
-        ]
-    )
-    return losses[losses.mean(1).argmin()]
-
-
-def loss_gain(trial: Trial, seed: int) -> Losses:
-    """What joining saves of the loss, with an interval over the target's rows."""
-    alone, sources, adapted = (part.mean() for part in (trial.alone, trial.sources, trial.adapted))
-    joined = trial.sources if sources <= adapted else trial.adapted
-    generator = torch.Generator().manual_seed(seed)
-    rows = len(joined)
-    drawn = torch.randint(rows, (RESAMPLES, rows), generator=generator)
-    own, theirs = (
-        torch.cat((losses.mean()[None], losses[drawn].mean(1))) for losses in (trial.alone, joined)
-    )
-    gain = interval(1.0 - theirs / own.clamp(min=TINY))
-    return Losses(float(alone), float(sources), float(adapted), gain, rows)

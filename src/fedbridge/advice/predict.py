@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.advice.batches import BatchGram, Truth, interval
-from fedbridge.advice.verdict import ALONE, Point
+from fedbridge.advice.verdict import TARGET_ONLY, Point
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.core.geometry import Geometry, Noise, read_weights
 from fedbridge.core.rules import Mix, Rule, get
@@ -215,7 +215,7 @@ def predictions(
 
     return (
         over_all(lambda name, errors: errors[name]),
-        over_all(lambda name, errors: _share(errors[name], errors[ALONE])),
+        over_all(lambda name, errors: _share(errors[name], errors[TARGET_ONLY])),
     )
 
 
@@ -232,7 +232,7 @@ def curve(
     """Predicted errors alone and with the best joining rule, for several numbers of samples."""
     now = conditions.samples[0]
     truth, few = batches.as_seen().truth(), replace(conditions, draws=CURVE_DRAWS)
-    joining = [name for name in rules if name != ALONE]
+    joining = [name for name in rules if name != TARGET_ONLY]
     points = []
     for count in sample_counts(now, counts):
         there = truth.with_samples(count / now)

@@ -1,33 +1,36 @@
-"""What advice consists of, and how numbers become a decision and a decision plain words."""
+"""What advice consists of, and how numbers become plain words.
+
+Whether to join is decided by what ``auto`` itself goes by: held-out losses of all its candidates
+against those that need no source (``methods.candidates.Worth``). What gradients predict of single
+rules stands beside it as theory: their order is hardly that of the results (docs/advise.md).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedbridge.core.rules import names
 from fedbridge.evaluation.intervals import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fedbridge.methods.candidates import Worth
+
 PartnerRole = Literal["helps", "far", "opposed", "unclear"]
 Joining = Literal["join", "alone", "unclear"]
-FORMAT = 1
-ALONE, JOINED = "target-only", "auto"
+FORMAT = 2
+TARGET_ONLY = "target-only"
+ALONE, JOINED = "alone-auto", "auto"
 """What is recommended to one who should not join, and to everybody else."""
 
 WORTH_IT = 0.1
-"""A rule is worth joining for if it saves at least this share of the error of training alone."""
+"""In theory partners are needed where a rule saves this share of the error of training alone."""
 
 NEAR = 3.0
 """``d²/σ²`` below which half trust in a source beats training alone: ``(σ² + d²)/4 < σ²``."""
-
-FEWEST = 8
-"""Fewer degrees of freedom than that say nothing about noise."""
 
 IN_WORDS: dict[PartnerRole, tuple[str, str]] = {
     "helps": ("helps", "help"),
@@ -37,10 +40,8 @@ IN_WORDS: dict[PartnerRole, tuple[str, str]] = {
 }
 """What is said of one source, and of several."""
 
-SAME = 0.05
-"""Predicted errors that differ by less, as shares of that of training alone, are the same."""
-
 MOST_NAMES = 6
+NINETY_FIVE = 1.96
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Partner:
         ratio: ``d²/σ²``: below 3, half trust in this source alone already beats training alone.
         weight: the best trust in it alone, ``σ²/(σ² + d²)``, from 0 to 1.
         role: what to make of it.
+        share: its part in the model of ``auto``; None where that is not known.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Partner:
     ratio: Interval
     weight: Interval
     role: PartnerRole
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,6 @@ class RuleError:
     error: Interval
     relative: Interval
     bound: bool = False
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Mean loss on the target's labelled rows by models that had not seen them.
-
-    Attributes:
-        alone: the target by itself, cross-validated.
-        sources: the sources' model.
-        adapted: that model trained on by the target, cross-validated.
-        gain: what the better of the last two saves, as a share of the first.
-        rows: rows that the losses are of.
-    """
-
-    alone: float
-    sources: float
-    adapted: float
-    gain: Interval
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -127,24 +111,22 @@ class Point:
 
 @dataclass(frozen=True)
 class Advice:
-    """Is joining worth it, who helps, which rule, and how sure one can be.
+    """Is joining worth it, who helps, and how sure one can be.
 
     Attributes:
         task: the task's name.
         target: the site that asks.
-        seed: of the measuring round.
+        seed: of the measuring rounds.
         evidence: where the numbers come from, in words.
         samples: labelled rows of the target.
-        sigma2: noise of the target's gradient; None where nothing shows it.
-        partners: every source.
-        rules: every rule, the smallest predicted error first.
-        reduction: share of the error of training alone that the best joining rule saves.
-        losses: the trial on the target's rows, if there was one.
+        worth: what joining is worth by cross-validation at the target; None if that was not tried.
         decision: whether to join.
         recommended: the method to use.
-        best_rule: the single rule to join with, by its predicted error; None if there is none.
         thin: why the evidence is too thin for a decision; empty when it is not.
-        curve: how the answer changes with the target's samples.
+        partners: every source.
+        sigma2: noise of the target's gradient; None where nothing shows it.
+        rules: in theory, every rule, the smallest predicted error of an update first.
+        curve: in theory, how the answer changes with the target's samples.
         enough: samples with which partners are no longer needed; None if beyond the curve.
         verdict: all of it in a few sentences.
         notes: what else a reader should know.
@@ -155,15 +137,13 @@ class Advice:
     seed: int
     evidence: str
     samples: int | None
-    sigma2: Interval | None = None
-    partners: tuple[Partner, ...] = ()
-    rules: tuple[RuleError, ...] = ()
-    reduction: Interval | None = None
-    losses: Losses | None = None
+    worth: Worth | None = None
     decision: Joining = "unclear"
     recommended: str = JOINED
-    best_rule: str | None = None
-    thin: tuple[str, ...] = ()
+    thin: str = ""
+    partners: tuple[Partner, ...] = ()
+    sigma2: Interval | None = None
+    rules: tuple[RuleError, ...] = ()
     curve: tuple[Point, ...] = ()
     enough: int | None = None
     verdict: str = ""
@@ -187,154 +167,79 @@ def role_of(ratio: Interval, cosine: Interval) -> PartnerRole:
     return "far" if ratio.low > NEAR else "unclear"
 
 
-@dataclass(frozen=True)
-class Case:
-    """What a verdict is made of: the numbers, and the degrees of freedom of the target's noise."""
+def decided(advice: Advice) -> Advice:
+    """The advice with its decision, recommendation and words."""
+    decision: Joining = "unclear" if advice.worth is None else advice.worth.decision
+    known = replace(
+        advice,
+        decision=decision,
+        recommended=ALONE if decision == "alone" else JOINED,
+        thin=_thin(advice) if decision == "unclear" else "",
+    )
+    parts = (_answer(known), _sources(known), _recommendation(known))
+    return replace(known, verdict=" ".join(filter(None, parts)))
 
-    numbers: Advice
-    freedom: int
 
-    @cached_property
-    def best(self) -> RuleError | None:
-        """The rule to join with; None if none could be predicted."""
-        return simplest_of_the_best(self.numbers.rules)
+def _thin(advice: Advice) -> str:
+    """Why nothing can be decided."""
+    if advice.worth is None:
+        return "nothing was tried on the target's own labels"
+    return f"cross-validated, joining makes {in_points(advice.worth)} against training alone"
 
-    @cached_property
-    def reduction(self) -> Interval | None:
-        """What it saves, as a share of the error of training alone."""
-        if self.best is None:
-            return None
-        share = self.best.relative
-        return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
-    def by_gradients(self) -> Joining:
-        """What the predicted errors say."""
-        if self.reduction is None or self.freedom < FEWEST:
-            return "unclear"
-        if self.reduction.low > 0 and self.reduction.value > WORTH_IT:
-            return "join"
-        return "alone" if self.reduction.value < WORTH_IT else "unclear"
-
-    def by_losses(self) -> Joining:
-        """What the trial says."""
-        losses = self.numbers.losses
-        if losses is None:
-            return "unclear"
-        if losses.gain.low > 0:
-            return "join"
-        return "alone" if losses.gain.high < 0 else "unclear"
-
-    def thin(self) -> tuple[str, ...]:
-        """Why there is no decision; empty if there is one."""
-        reasons = []
-        if self.reduction is None:
-            reasons.append("the target's noise cannot be measured on a single batch")
-        elif self.freedom < FEWEST:
-            reasons.append(
-                f"the target's noise stands on {self.freedom} "
-                f"degree{'s' * (self.freedom != 1)} of freedom, and {FEWEST} are the least"
-            )
-        elif self.by_gradients() == self.by_losses() == "unclear":
-            reasons.append(
-                f"the error may {_change(self.reduction.low)} or {_change(self.reduction.high)}"
-            )
-        sides = {self.by_gradients(), self.by_losses()}
-        if sides == {"join", "alone"}:
-            said = {"join": "for joining", "alone": "against it"}
-            reasons.append(
-                f"the gradients speak {said[self.by_gradients()]} and the loss on the target's "
-                f"rows {said[self.by_losses()]}"
-            )
-        return tuple(reasons)
-
-    def decision(self) -> Joining:
-        """Whether to join: by the gradients, or the losses where those are silent."""
-        if self.thin():
-            return "unclear"
-        gradients = self.by_gradients()
-        return self.by_losses() if gradients == "unclear" else gradients
-
-    def recommended(self) -> str:
-        """The method to use.
-
-        How to join is a matter for ``auto``: predicted errors tell whether joining pays better than
-        they tell which rule does (docs/advise.md), and ``auto`` decides by losses as it goes.
-        """
-        return ALONE if self.decision() == "alone" else JOINED
-
-    def words(self) -> str:
-        """The verdict."""
-        return " ".join(filter(None, (self._answer(), self._sources(), self._advice())))
-
-    def _answer(self) -> str:
-        decision = self.decision()
-        if decision == "unclear":
-            return f"The evidence is too thin to decide: {'; '.join(self.thin())}."
-        assert self.reduction is not None
-        if self.by_gradients() == "unclear":
-            return self._answer_by_losses()
-        if decision == "alone":
-            most = percent(max(self.reduction.value, 0.0))
-            return (
-                f"Stay alone: no rule is expected to lower the error of the update by more than "
-                f"{most} against training alone."
-            )
+def _answer(advice: Advice) -> str:
+    worth = advice.worth
+    if advice.decision == "unclear" or worth is None:
+        return f"The evidence is too thin to decide: {advice.thin}."
+    gain = relative(worth)
+    if advice.decision == "alone":
+        most = percent(max(0.0, gain.high))
         return (
-            f"Join: the expected error of the update falls by {with_range(self.reduction)} "
-            f"against training alone."
+            f"Stay alone: cross-validated on your {worth.rows} labels, the sources lower the loss "
+            f"by {most} at most."
         )
+    return (
+        f"Join: cross-validated on your {worth.rows} labels, it makes {in_points(worth)} and a "
+        f"loss that is lower by {with_range(gain)}, against training alone."
+    )
 
-    def _answer_by_losses(self) -> str:
-        """Where the gradients are silent: what the trial showed."""
-        assert self.numbers.losses is not None
-        gain = self.numbers.losses.gain
-        if self.decision() == "alone":
-            more = Interval(-gain.value, -gain.high, -gain.low)
-            return (
-                f"Stay alone: the loss on the target's own rows is higher by {with_range(more)} "
-                f"with the sources than without."
-            )
-        return (
-            f"Join: the loss on the target's own rows is lower by {with_range(gain)} with the "
-            f"sources than without."
-        )
 
-    def _sources(self) -> str:
-        parts = []
-        for role, (one, many) in IN_WORDS.items():
-            names = [partner.name for partner in self.numbers.partners if partner.role == role]
-            if names:
-                parts.append(f"{listed(names)} {one if len(names) == 1 else many}")
-        return f"{'; '.join(parts)}." if parts else ""
+def _sources(advice: Advice) -> str:
+    """Who helps, and who does not; where nobody is needed, only the latter."""
+    parts = []
+    for role, (one, many) in IN_WORDS.items():
+        names = [partner.name for partner in advice.partners if partner.role == role]
+        if names and (advice.decision != "alone" or role in ("far", "opposed")):
+            parts.append(f"{listed(names)} {one if len(names) == 1 else many}")
+    if not parts:
+        return ""
+    as_they_are = "; ".join(parts)
+    if advice.decision == "join" and not any(p.role == "helps" for p in advice.partners):
+        return f"As they are, {as_they_are}; what they have learned can be turned to use."
+    return f"{as_they_are}."
 
-    def _advice(self) -> str:
-        decision = self.decision()
-        if decision == "unclear":
-            return (
-                f"Recommended: `{JOINED}`, which goes both ways at once and lets the "
-                f"cross-validated loss decide."
-            )
-        if decision == "alone":
-            return (
-                f"Recommended: `{ALONE}`. What no single rule finds, `{JOINED}` may still find: it "
-                f"is worth a try before the door is closed."
-            )
-        assert self.best is not None
-        return (
-            f"Recommended: `{JOINED}`, which learns in every round whom to trust; of the single "
-            f"rules `{self.best.rule}` has the smallest predicted error.{self._samples()}"
-        )
 
-    def _samples(self) -> str:
-        enough, points = self.numbers.enough, self.numbers.curve
-        if enough is not None:
-            return (
-                f" With about {rounded(enough)} labelled samples you would no longer need partners."
-            )
-        if not points:
-            return ""
-        most = points[-1].samples
-        return f" Even with {most} labelled samples partners would still be worth having."
+def _recommendation(advice: Advice) -> str:
+    if advice.decision == "alone":
+        return f"Recommended: `{ALONE}`, which makes the best of your own rows."
+    why = "which learns in every round whom to trust, and how far"
+    if advice.decision == "unclear":
+        why = "in which what needs no source stays in the choice"
+    return f"Recommended: `{JOINED}`, {why}."
+
+
+def relative(worth: Worth) -> Interval:
+    """What joining saves of the loss of training alone, with a 95% interval."""
+    unit = max(worth.alone, 1e-30)
+    spread = NINETY_FIVE * worth.error
+    return Interval(worth.gain / unit, (worth.gain - spread) / unit, (worth.gain + spread) / unit)
+
+
+def in_points(worth: Worth) -> str:
+    """``+12 ± 5 points of accuracy``."""
+    unit = "points of accuracy" if worth.of_classes else "% of the squared error"
+    points = worth.points if worth.of_classes else -worth.points
+    return f"{points:+.0f} ± {worth.points_error:.0f} {unit}"
 
 
 def ranked(
@@ -342,23 +247,9 @@ def ranked(
 ) -> tuple[RuleError, ...]:
     """The rules, the smallest error first; ``bound`` for all but training alone."""
     return tuple(
-        RuleError(name, errors[name], shares[name], bound and name != ALONE)
+        RuleError(name, errors[name], shares[name], bound and name != TARGET_ONLY)
         for name in sorted(errors, key=lambda name: errors[name].value)
     )
-
-
-def simplest_of_the_best(rules: Sequence[RuleError]) -> RuleError | None:
-    """The rule to join with: of those that hardly differ from the best, the simplest.
-
-    Rules are registered from the simplest on.
-    """
-    joining = [rule for rule in rules if rule.rule != ALONE]
-    if not joining:
-        return None
-    limit = min(rule.relative.value for rule in joining) + SAME
-    order = names()
-    tied = [rule for rule in joining if rule.relative.value <= limit]
-    return min(tied, key=lambda rule: order.index(rule.rule))
 
 
 def enough_samples(points: Sequence[Point]) -> int | None:
@@ -378,27 +269,9 @@ def enough_samples(points: Sequence[Point]) -> int | None:
     return crossing if crossing is not None else points[0].samples
 
 
-def decided(advice: Advice, *, freedom: int) -> Advice:
-    """The advice with its decision, recommendation and words."""
-    case = Case(advice, freedom)
-    return replace(
-        advice,
-        reduction=case.reduction,
-        decision=case.decision(),
-        recommended=case.recommended(),
-        best_rule=None if case.best is None else case.best.rule,
-        thin=case.thin(),
-        verdict=case.words(),
-    )
-
-
 def with_range(share: Interval) -> str:
     """A share and its interval."""
     return f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)})"
-
-
-def _change(saved: float) -> str:
-    return f"rise by {percent(-saved)}" if saved < 0 else f"fall by {percent(saved)}"
 
 
 def percent(share: float) -> str:
@@ -412,9 +285,3 @@ def listed(names: Sequence[str]) -> str:
     if len(shown) > MOST_NAMES:
         shown = [*shown[: MOST_NAMES - 1], f"{len(shown) - MOST_NAMES + 1} others"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def rounded(count: int) -> int:
-    """A count to two digits, since it is no more precise than that."""
-    size: int = 10 ** max(0, len(str(count)) - 2)
-    return size * round(count / size)

@@ -87,6 +87,10 @@ class DisagreementError(DataError):
     """Sites whose columns, types or labels do not fit together, listed site by site."""
 
 
+class LabelsDisagreeError(DisagreementError):
+    """Sites that spell the same labels differently."""
+
+
 class SeveralError(DisagreementError):
     """Everything that is wrong with some tables, in one answer.
 

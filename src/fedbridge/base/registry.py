@@ -39,6 +39,10 @@ class Registry(Generic[T]):
             )
         self._entries[name] = entry
 
+    def replace(self, name: str, entry: T) -> None:
+        """Register under a name that an earlier form of the same thing may have."""
+        self._entries[name] = entry
+
     def get(self, name: str) -> T:
         """The entry of this name, or an error that suggests the nearest name."""
         if name not in self._entries:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
 from fedbridge.base.files import parse_json
 
-TEXTS = ("site_column", "label_column", "columns", "categorical", "model", "match")
+TEXTS = (
+    *("site_column", "label_column", "id_column", "columns", "drop_columns", "keep_columns"),
+    *("categorical", "rename", "label_map", "positive", "sources", "exclude_sites"),
+    *("model", "match"),
+)
 """Options whose values stay as they are typed: a column may be called 3, or none."""
 EXACT = 2**53
 """Floats below it that have no fraction are whole numbers, to the last digit."""
@@ -51,8 +56,13 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def value_of(name: str, text: str) -> Any:
-    """What an option is given by a text; some options are texts themselves."""
-    return text if name in TEXTS else literal(text)
+    """What an option is given by a text; some options are texts themselves, or lists of texts."""
+    if name not in TEXTS:
+        return literal(text)
+    with suppress(ValueError):
+        if text[:1] in ("[", "{"):
+            return parse_json(text)
+    return text
 
 
 def canonical(value: Any) -> Any:

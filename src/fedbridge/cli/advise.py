@@ -34,7 +34,7 @@ def add(commands: shared.Commands) -> None:
         help="of data split and measuring round (default: 0)",
     )
     parser.add_argument(
-        "--after", type=shared.natural, help="rounds of the sources before measuring (default: 10)"
+        "--after", type=shared.natural, help="rounds of auto before measuring (default: 8)"
     )
     parser.add_argument(
         "--samples", type=counts, metavar="N,N,...", help="labelled samples to look ahead to"
@@ -84,31 +84,31 @@ def counts(text: str) -> list[int]:
 
 
 def show_advice(advice: Advice) -> Group:
-    """All that a person wants to see of it."""
+    """All that a person wants to see of it; the verdict last, where it stays on the screen."""
     from rich.console import Group
     from rich.text import Text
 
     from fedbridge.report.tables import to_terminal
 
-    parts: list[RenderableType] = [Text(advice.verdict, "bold"), Text("")]
+    parts: list[RenderableType] = []
     if advice.sigma2 is not None:
         parts += [to_terminal(table, titled=True) for table in _tables(advice)]
-    if advice.losses is not None:
-        parts.append(Text(loss_line(advice)))
     if advice.curve:
         parts.append(Text(curve_line(advice)))
     parts.append(Text(f"Evidence: {advice.evidence}."))
     parts += [Text(f"Note: {note}.") for note in advice.notes]
-    return Group(*parts)
+    return Group(*parts, Text(""), Text(advice.verdict, "bold"))
 
 
 def _tables(advice: Advice) -> Iterator[Table]:
-    """How far the partners are, and what the rules would make of them."""
-    from fedbridge.advice.verdict import with_range
+    """How far the partners are, and what theory says of the rules."""
+    from fedbridge.advice.verdict import percent, with_range
     from fedbridge.report.tables import Column, Table
 
     named = [Column("partner"), Column("rows", "number", digits=0)]
-    measured = [Column(name, "number") for name in ("distance²/noise", "cosine", "best weight")]
+    measured = [
+        Column(name, "number") for name in ("distance²/noise", "cosine", "share in the model")
+    ]
     yield Table(
         "partners",
         f"Partners of {one_line(advice.target)} (95% intervals)",
@@ -117,7 +117,8 @@ def _tables(advice: Advice) -> Iterator[Table]:
             (
                 partner.name,
                 "" if partner.samples is None else partner.samples,
-                *map(_with_interval, (partner.ratio, partner.cosine, partner.weight)),
+                *map(_with_interval, (partner.ratio, partner.cosine)),
+                "" if partner.share is None else percent(partner.share),
                 partner.role,
             )
             for partner in advice.partners
@@ -125,33 +126,11 @@ def _tables(advice: Advice) -> Iterator[Table]:
     )
     yield Table(
         "rules",
-        "Predicted error of the update",
-        (Column("rule"), Column("of training alone", "number"), Column("")),
+        "In theory: error of one update, as a part of that of training alone",
+        (Column("rule"), Column("predicted", "number"), Column("")),
         tuple(
-            (
-                rule.rule,
-                with_range(rule.relative),
-                ", ".join(filter(None, (_remark(rule.rule, advice), "at most" * rule.bound))),
-            )
-            for rule in advice.rules
+            (rule.rule, with_range(rule.relative), "at most" * rule.bound) for rule in advice.rules
         ),
-    )
-
-
-def _remark(rule: str, advice: Advice) -> str:
-    if rule == advice.recommended:
-        return "recommended"
-    return "best single rule" if rule == advice.best_rule else ""
-
-
-def loss_line(advice: Advice) -> str:
-    """The trial in a sentence."""
-    losses = advice.losses
-    assert losses is not None
-    return (
-        f"Loss on the target's own {losses.rows} rows, by models that had not seen them: "
-        f"{losses.alone:.3g} alone, {losses.sources:.3g} by the sources' model, "
-        f"{losses.adapted:.3g} by that model trained on at the target."
     )
 
 
@@ -162,8 +141,8 @@ def curve_line(advice: Advice) -> str:
     saved = [1.0 - point.best / point.alone if point.alone > 0 else 0.0 for point in advice.curve]
     first, last = advice.curve[0].samples, advice.curve[-1].samples
     return (
-        f"What joining saves with {first} to {last} labelled samples: {sparkline(saved)} "
-        f"({percent(max(saved[0], 0.0))} to {percent(max(saved[-1], 0.0))})"
+        f"In theory joining saves with {first} to {last} labelled samples: {sparkline(saved)} "
+        f"({percent(max(saved[0], 0.0))} to {percent(max(saved[-1], 0.0))} of that error)"
     )
 
 

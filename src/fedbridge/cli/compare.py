@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from contextlib import contextmanager
 from itertools import product
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedbridge.runs.variant import Variant
 
 ALL = "all"
+LOOK_EVERY = 2.0
 USUAL = {"methods": "auto", "seeds": 3, "rounds": 50}
 Asked: TypeAlias = (
     "tuple[Sequence[Any], Sequence[Variant], int | Sequence[int], int, dict[str, Any]]"
@@ -61,6 +63,10 @@ def add(commands: shared.Commands) -> None:
         action="store_false",
         help="without the stand-alone baselines alone-logistic and alone-forest",
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what is there, which is always done"
+    )
+    shared.add_plugin(parser)
     shared.add_output(parser, "runs/compare-<task>")
 
 
@@ -71,8 +77,10 @@ def compare_command(args: Namespace) -> int:
         from fedbridge.workflows.compare import compare
         from fedbridge.workflows.compared import is_comparison_file
 
+        shared.run_plugins(args)
         out = args.out or shared.RUNS / file_name(f"compare-{Path(args.task).stem}")
-        with compare_progress(quiet=args.quiet or args.json) as update, shared.run_options_named():
+        quiet = args.quiet or args.json
+        with compare_progress(out, quiet=quiet) as update, shared.run_options_named():
             read = _from_file if is_comparison_file(args.task) else _from_words
             tasks, methods, seeds, rounds, options = read(args)
             comparison = compare(
@@ -128,23 +136,58 @@ def demo_command(args: Namespace) -> int:
         from fedbridge.workflows.demo import ROUNDS, run_demo, what_it_shows
 
         out = args.out or shared.RUNS / "demo"
-        with compare_progress(quiet=args.quiet or args.json) as update:
+        with compare_progress(out, quiet=args.quiet or args.json) as update:
             rounds = ROUNDS if args.rounds is None else args.rounds
             comparison = run_demo(args.seeds, rounds, out, args.workers, update)
     return show_comparison(comparison, out, args, what_it_shows(comparison))
 
 
 @contextmanager
-def compare_progress(*, quiet: bool) -> Iterator[Callable[[float, int, str], None]]:
-    """A callback of a comparison that keeps a bar up to date."""
-    with shared.progress_bar(quiet=quiet) as bar:
+def compare_progress(
+    folder: Path | None = None, *, quiet: bool
+) -> Iterator[Callable[[float, int, str], None]]:
+    """A callback of a comparison that keeps a bar up to date.
+
+    The time that is left is what ``fedbridge watch`` tells of the ``folder``, if there is one.
+    """
+    with shared.progress_bar(quiet=quiet, timed=folder is None) as bar:
         shown = bar.add_task("starting", total=None)
+        left = None if folder is None or bar.disable else TimeLeft(folder)
 
         def update(done: float, cells: int, name: str) -> None:
             text = f"{int(done)} of {cells} runs, {name}"
-            bar.update(shown, completed=done, total=cells, description=text)
+            told = "" if left is None else left.text()
+            bar.update(shown, completed=done, total=cells, description=text + told)
 
         yield update
+
+
+class TimeLeft:
+    """What ``fedbridge watch`` would say of the time left, asked for every few seconds.
+
+    All files of a large comparison take a while to read: at most a twentieth of the time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._text = ""
+        self._next = 0.0
+
+    def text(self) -> str:
+        """The time left as the end of a line; nothing while nothing tells it."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._text = self._look()
+            self._next = now + max(LOOK_EVERY, 20 * (time.monotonic() - now))
+        return self._text
+
+    def _look(self) -> str:
+        from fedbridge.workflows.watch import look, time_left_text
+
+        try:
+            return time_left_text(look(self.folder))
+        except FedbridgeError:  # it is being written for the first time
+            return ""
 
 
 def show_comparison(

@@ -20,6 +20,13 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
     )
+    parser.add_argument(
+        "--method", metavar="MODULE:NAME", help="the run's own method, if you trust that code"
+    )
+    parser.add_argument("--decimal", help="of the new table, if it is another than in training")
+    parser.add_argument("--thousands", help="the same")
+    parser.add_argument("--percent", action="store_true", default=None, help="the same")
+    shared.add_plugin(parser)
     shared.add_unchecked(parser)
 
 
@@ -27,11 +34,22 @@ def predict_command(args: Namespace) -> int:
     """Predict, and write a CSV or JSON."""
     with shared.results_only(args):
         from fedbridge.base.files import refuse_overwriting, write_atomically
+        from fedbridge.methods import known_as
         from fedbridge.workflows.predict import inputs_of, predict
 
+        shared.run_plugins(args)
+        if args.method is not None:
+            known_as(args.method)
         if args.out is not None:
             refuse_overwriting(args.out, inputs_of(args.run_dir, args.new_data))
-        found = predict(args.run_dir, args.new_data, model=args.model, unchecked=args.unchecked)
+        spelt = {name: getattr(args, name) for name in ("decimal", "thousands", "percent")}
+        found = predict(
+            args.run_dir,
+            args.new_data,
+            model=args.model,
+            unchecked=args.unchecked,
+            numbers={name: value for name, value in spelt.items() if value is not None},
+        )
         if args.out is not None:
             write_atomically(args.out, found.to_csv())
     if args.json:

@@ -18,7 +18,9 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument(
         "--out", metavar="FILE", type=shared.place, help="page (default: DIR/report.html)"
     )
-    parser.add_argument("--figures", metavar="DIR", type=shared.place, help="charts as SVG and PNG")
+    parser.add_argument(
+        "--figures", metavar="DIR", type=shared.place, help="charts as SVG, PNG and PDF"
+    )
     parser.add_argument(
         "--tables", metavar="DIR", type=shared.place, help="tables as CSV, Markdown, LaTeX"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,14 @@ from fedbridge.cli import shared
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from rich.table import Table
 
+ROUNDS = 50
+LEFT_OUT = "left out"
+"""How a note begins that says what nothing is learned from."""
 NOT_MEASURED = "not measured"
 """The target was not there, or keeps its measures to itself."""
 
@@ -22,8 +27,12 @@ def add(commands: shared.Commands) -> None:
     parser = shared.add_command(commands, "run", run_command, open_options=True)
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--target", help="the site that adapts")
-    parser.add_argument("--method", default="auto", help="see `fedbridge methods` (default: auto)")
-    parser.add_argument("--rounds", type=int, default=50, help="rounds (default: 50)")
+    parser.add_argument(
+        "--method",
+        default="auto",
+        help="see `fedbridge methods` (default: auto), or module:name of your own",
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds (default: {ROUNDS})")
     parser.add_argument(
         "--seed", type=shared.natural, default=0, help="of data split and run (default: 0)"
     )
@@ -35,24 +44,28 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     shared.add_unchecked(parser)
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
+    parser.add_argument("--verbose", action="store_true", help="all notes on data and training")
+    shared.add_plugin(parser)
     shared.add_output(parser, "runs/<task>-<target>-<method>-<seed>")
 
 
 def run_command(args: Namespace) -> int:
-    """Train, with progress, and show the summary."""
+    """Train, with progress, and show the summary, what it means and what to do next."""
     with shared.results_only(args):
         from fedbridge.base.files import file_name
         from fedbridge.data.load import check_weights, load_task
+        from fedbridge.methods import known_as
+        from fedbridge.workflows.meaning import what_it_means
         from fedbridge.workflows.run import run
 
+        shared.run_plugins(args)
+        args.method = known_as(args.method)
         of_run, of_task = shared.sort_options(args, (args.method,))
         with shared.run_options_named():
             check_weights(args.task, of_run.get("model"), of_task)
             task = load_task(args.task, args.target, args.seed, **of_task)
         name = f"{task.name}-{task.target.name}-{args.method}-{args.seed}"
         out = args.out or shared.RUNS / file_name(name)
-        if not (args.json or args.quiet):
-            shared.say(*task.notes)
         with run_progress(args.rounds, quiet=args.quiet or args.json) as update:
             result = run(
                 task,
@@ -66,18 +79,52 @@ def run_command(args: Namespace) -> int:
                 callbacks=[update],
                 **of_run,
             )
-        if not (args.json or args.quiet):
-            shared.say(*result.history[0]["notes"])
     if args.json:
         shared.write_json({**result.summary, "out": str(out)})
-    else:
-        console = shared.results()
-        console.print(summary_table(result.summary))
-        if "said" in result.history[-1]:
-            console.print(result.history[-1]["said"])
-        page = out / "report.html"
-        console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
+        return 0
+    if not args.quiet:
+        notes = [*task.notes, *result.history[0]["notes"]]
+        shared.say(*(notes if args.verbose else folded(notes)))
+    console = shared.results()
+    console.print(summary_table(result.summary))
+    for line in what_it_means(out):
+        console.print(line)
+    console.print(f"Next: {next_command(args, out)}", soft_wrap=True)
+    page = out / "report.html"
+    console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
     return 0
+
+
+def folded(notes: Sequence[str]) -> list[str]:
+    """How many notes there are; those in full that say what nothing is learned from."""
+    shown = [note for note in notes if note.startswith(LEFT_OUT)]
+    more = len(notes) - len(shown)
+    counted = f"{more} {'more ' if shown else ''}note{'s' * (more != 1)} on data and training"
+    return [*shown, *([f"{counted}: --verbose shows all"] if more else [])]
+
+
+def next_command(args: Namespace, out: Path) -> str:
+    """What to do with the run: see whether more than one split says the same, or use it."""
+    from fedbridge.base.own_code import is_named
+    from fedbridge.base.values import canonical, spelt
+    from fedbridge.methods import is_own
+    from fedbridge.models import is_built_in
+    from fedbridge.workflows.meaning import is_small_test
+
+    plugins = [word for file in args.plugin or () for word in ("--plugin", str(file))]
+    if not is_small_test(out):
+        model = str(args.options.get("model", ""))
+        named = ["--method", args.method] * (is_own(args.method) and not plugins)
+        named += ["--model", model] * (is_named(model) and not is_built_in(model))
+        return shlex.join(["fedbridge", "predict", str(out), "NEW_DATA", *plugins, *named])
+    options = {**args.options, **({} if args.workers is None else {"workers": args.workers})}
+    words = ["fedbridge", "compare", args.task, "--methods", args.method, "--seeds", "5", *plugins]
+    words += [] if args.target is None else ["--target", args.target]
+    words += ["--rounds", str(args.rounds)] if args.rounds != ROUNDS else []
+    for name, value in options.items():
+        text = value if isinstance(value, str) else spelt(name, canonical(value))
+        words += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(words)
 
 
 @contextmanager

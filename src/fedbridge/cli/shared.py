@@ -185,6 +185,25 @@ def add_unchecked(parser: Parser) -> None:
     )
 
 
+def add_plugin(parser: Parser) -> None:
+    """A file of one's own rules and methods."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        type=place,
+        metavar="FILE.py",
+        help="run a file with rules or methods of your own first; may be repeated",
+    )
+
+
+def run_plugins(args: Namespace) -> None:
+    """Make what the files of ``--plugin`` bring known by name."""
+    from fedbridge.methods import add_plugin
+
+    for file in args.plugin or ():
+        add_plugin(file)
+
+
 def add_output(parser: Parser, default: str) -> None:
     """Options of commands that train and write a folder."""
     parser.add_argument("--out", type=place, metavar="DIR", help=f"folder (default: {default})")
@@ -220,8 +239,11 @@ def say(*lines: object) -> int:
     return 0
 
 
-def progress_bar(*columns: ProgressColumn, quiet: bool) -> Progress:
-    """A bar on stderr with the time that is left; silent where nobody looks at it."""
+def progress_bar(*columns: ProgressColumn, quiet: bool, timed: bool = True) -> Progress:
+    """A bar on stderr with the time that is left; silent where nobody looks at it.
+
+    Not ``timed`` if somebody else tells the time.
+    """
     from rich import progress
 
     screen = console(stderr=True)
@@ -229,7 +251,7 @@ def progress_bar(*columns: ProgressColumn, quiet: bool) -> Progress:
         progress.BarColumn(),
         progress.TextColumn("{task.description}", markup=False),
         *columns,
-        progress.TimeRemainingColumn(),
+        *([progress.TimeRemainingColumn()] if timed else []),
         console=screen,
         transient=True,
         disable=quiet or not screen.is_terminal,

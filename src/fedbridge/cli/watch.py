@@ -97,7 +97,7 @@ def view(watched: Watched) -> Group:
 
 def state_line(watched: Watched) -> str:
     """How many runs are in which state, or the round of a single one, and the time left."""
-    from fedbridge.report.text import duration
+    from fedbridge.workflows.watch import time_left_text
 
     if watched.kind == "run":
         (cell,) = watched.cells
@@ -105,9 +105,7 @@ def state_line(watched: Watched) -> str:
     else:
         counts = watched.counts
         parts = [f"{counts[state]} {state}" for state in ORDER if state in counts]
-    if watched.seconds_left is not None:
-        parts.append(f"about {duration(round(watched.seconds_left))} left")
-    return ", ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part) + time_left_text(watched)
 
 
 def tables(watched: Watched) -> list[Table]:

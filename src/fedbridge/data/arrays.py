@@ -57,11 +57,10 @@ class SiteRows:
 def as_features(values: object, site: str) -> Tensor:
     """Rows of numbers as float32; ``uint8`` images ``(n, H, W)`` or ``(n, C, H, W)`` stay so."""
     try:
-        x = (
-            values.detach().cpu()
-            if isinstance(values, Tensor)
-            else torch.as_tensor(np.asarray(values))
-        )
+        if isinstance(values, Tensor):
+            x = values.detach().cpu()
+        else:
+            x = torch.as_tensor(np.require(values, requirements="W"))  # pandas' are read-only
     except (ValueError, TypeError) as error:
         raise ShapeError(
             f"Expected the features of site {site!r} as an array of numbers, but got "

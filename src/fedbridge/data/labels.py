@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbridge.base.errors import DataError, DisagreementError, ShapeError
+from fedbridge.base.errors import DataError, LabelsDisagreeError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ def code_labels(
     """Class indices of every site and the names behind them; regression has no names.
 
     Raises:
-        DisagreementError: When sites code the same thing differently ("yes" here, 1 there).
+        LabelsDisagreeError: When sites code the same thing differently ("yes" here, 1 there).
     """
     _check_same_kind(labels)
     if next(iter(labels.values())).dtype.kind == "f":
@@ -121,7 +121,7 @@ def _check_same_kind(labels: Mapping[str, Labels]) -> None:
         listed = "; ".join(
             f"{site} has {kind} ({show(np.unique(labels[site]))})" for site, kind in kinds.items()
         )
-        raise DisagreementError(
+        raise LabelsDisagreeError(
             f"Expected labels coded in one way at all sites, but {listed}: recode them alike."
         )
 
@@ -140,6 +140,6 @@ def _check_spelling(labels: Mapping[str, Labels]) -> None:
     ]
     if alone or any(len(variants) > 1 for variants in spellings.values()):
         listed = "; ".join(f"{site} has {show(sorted(own))}" for site, own in distinct.items())
-        raise DisagreementError(
+        raise LabelsDisagreeError(
             f"Expected one spelling of every label at all sites, but {listed}: recode them alike."
         )

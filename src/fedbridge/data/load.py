@@ -54,7 +54,7 @@ from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.data.tables.load import table_task
-from fedbridge.data.task import keep_sources
+from fedbridge.data.task import chosen_sources, keep_sources, with_positive
 from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
 if TYPE_CHECKING:
@@ -67,8 +67,11 @@ if TYPE_CHECKING:
 NO_OPTIONS = ("target", "seed")
 """Parameters that every task has."""
 
-KEEP_SOURCES, PROTOCOL = OF_ALL = ("sources", "protocol")
-"""Options of every task: keep only the sources that are named, follow somebody's settings."""
+KEEP_SOURCES, EXCLUDE, POSITIVE, PROTOCOL = OF_ALL = (
+    *("sources", "exclude_sites", "positive", "protocol"),
+)
+"""Options of every task: keep only the sources that are named, or all but these; which class is
+the positive one; follow somebody's settings."""
 
 INSTEAD_OF = {"n_target": "target_fraction", "augment": "backbone"}
 """What a protocol sets, and what somebody may have given that excludes it."""
@@ -93,6 +96,8 @@ RUN_OPTIONS = (
     *("server_momentum", "probe_batch_size"),
 )
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
+MAPPINGS = ("rename", "label_map")
+"""Options of tables that may be tables of a task file."""
 GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
 """What belongs to one run and not to a task."""
 
@@ -123,9 +128,16 @@ def load_task(
         target: The site that adapts; needed for own data.
         seed: Decides every random choice of rows.
         **options: What this kind of task takes besides, such as ``n_target``; and of every task
-            ``sources``, the names of the sources to keep, as a list or separated by commas, and
-            ``protocol``, ``fair`` or ``paper``: whose settings of rows and runs.
+            ``sources``, the names of the sources to keep, as a list or separated by commas,
+            ``exclude_sites``, those to leave out, ``positive``, the label of the class that
+            sensitivity, ROC curve and calibration are of, and ``protocol``, ``fair`` or ``paper``:
+            whose settings of rows and runs.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise OptionError(
+            f"Expected the name of a task, or the path of a file or folder, but got "
+            f"{type(name_or_path).__name__}: arrays become a task with FederatedTask.from_arrays."
+        )
     options = {option: _own_type(value) for option, value in options.items()}
     if options.get(PROTOCOL) == FAIR:
         del options[PROTOCOL]  # it goes without saying
@@ -204,7 +216,8 @@ def possible_targets(name_or_path: str | Path, **options: object) -> tuple[str, 
     try:
         return (_load(source, None, 0, options).target.name,)
     except TargetNeededError as error:
-        return error.sites
+        own = EXCLUDE in _known_options(_factory(source))  # then it has left them out already
+        return tuple(chosen_sources(error.sites, None, None, None if own else options.get(EXCLUDE)))
 
 
 def _load(
@@ -224,9 +237,16 @@ def _load(
     if protocol != FAIR:
         task = follow(task, protocol)
         in_force[PROTOCOL] = protocol
-    if KEEP_SOURCES not in own and options.get(KEEP_SOURCES) is not None:
-        task = keep_sources(task, options[KEEP_SOURCES])
+    keep, leave_out = (
+        None if option in known else options.get(option) for option in (KEEP_SOURCES, EXCLUDE)
+    )
+    if keep is not None or leave_out is not None:
+        task = keep_sources(task, keep, leave_out)
+    if options.get(KEEP_SOURCES) is not None:
         in_force[KEEP_SOURCES] = list(task.source_names)
+    if options.get(POSITIVE) is not None:
+        task = with_positive(task, options[POSITIVE])
+        in_force[POSITIVE] = task.class_names[1] if task.class_names else str(options[POSITIVE])
     return replace(task, manifest={**task.manifest, "options": in_force})
 
 
@@ -385,7 +405,8 @@ def _table(tables: Mapping[str, object], name: str, path: Path) -> dict[str, obj
     if not isinstance(table, dict):
         raise DataError(f"Expected a table [{name}] in {path.name!r}, but got {table!r}.")
     for key, value in table.items():
-        for part in value if isinstance(value, list) else [value]:
+        parts = value.values() if isinstance(value, dict) and key in MAPPINGS else [value]
+        for part in value if isinstance(value, list) else parts:
             if not isinstance(part, str | int | float):
                 raise DataError(
                     f"Expected text, a number, true or false, or a list of these as `{key}` in "

@@ -23,6 +23,7 @@ from fedbridge.base.errors import (
     UnknownTargetError,
     nearest,
 )
+from fedbridge.base.text import block
 from fedbridge.data.rows import take
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from fedbridge.data.rows import Features
     from fedbridge.data.tables.preprocessing import Preprocessing
 
+MOST_NAMES = 6
+"""Names of sites, classes or columns that are listed when a task is shown."""
 SHIFTED_TARGET = "target"
 """What tasks that shift one client call this client."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Site:
     """One client's training data, or a test set.
 
@@ -66,12 +69,16 @@ class Site:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __repr__(self) -> str:
+        """Name and size, never rows."""
+        return f"<{type(self).__name__} {self.name!r}: {len(self)} rows>"
+
     def select(self, rows: Tensor) -> Site:
         """The site with some of its rows, which are not read if they are on disk."""
         return replace(self, x=take(self.x, rows), y=self.y[rows])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedTask:
     """Sources and one target that train together, and the target's test split.
 
@@ -130,6 +137,34 @@ class FederatedTask:
         if self.n_classes is not None and not self.one_class:
             check_target_classes(self.target, self.class_names)
 
+    def __repr__(self) -> str:
+        """Five lines, and no rows."""
+        target, test = self.target, self.test
+        loose = 0 if self.unlabelled is None else len(self.unlabelled)
+        more = f", {loose} without a label" if loose else ""
+        listed = [f"{site.name} ({len(site)})" for site in self.sources[:MOST_NAMES]]
+        listed += [f"{len(self.sources) - MOST_NAMES} more"] * (len(self.sources) > MOST_NAMES)
+        return block(
+            f"{self.name}: {self._predicted()}",
+            f"target: {target.name}, {len(target)} labelled rows{more}, {len(test)} to test",
+            f"sources: {', '.join(listed)}",
+            f"samples: shape {self.input_shape}{self._columns()}",
+            f"model: {self.model}; {len(self.notes)} notes in .notes",
+        )
+
+    def _predicted(self) -> str:
+        if self.n_classes is None:
+            return f"regression, {self.outputs} value{'s' * (self.outputs != 1)}"
+        names = self.class_names or tuple(map(str, range(self.n_classes)))
+        shown = ", ".join(map(repr, names[:MOST_NAMES])) + ", ..." * (len(names) > MOST_NAMES)
+        positive = f", positive {names[1]!r}" if self.n_classes == 2 else ""
+        return f"{self.n_classes} classes ({shown}{positive})"
+
+    def _columns(self) -> str:
+        names = [column.name for column in getattr(self.preprocessing, "columns", ())]
+        shown = ", ".join(names[:MOST_NAMES]) + ", ..." * (len(names) > MOST_NAMES)
+        return f" from {len(names)} columns: {shown}" if names else ""
+
     def defaults_for(self, method: str) -> dict[str, object]:
         """Options of a run with this method unless it is given others."""
         return {**self.defaults, **self.of_methods.get(method, {})}
@@ -148,6 +183,7 @@ class FederatedTask:
         unlabelled: object | None = None,
         target_name: str = "target",
         class_names: Sequence[str] | None = None,
+        positive: object = None,
     ) -> FederatedTask:
         """A task from numpy arrays, torch tensors or nested lists.
 
@@ -168,11 +204,13 @@ class FederatedTask:
             target_name: What to call the target.
             class_names: Names in the order of the class indices; then whole-number labels are
                 taken as these indices.
+            positive: The label, of two, that sensitivity, ROC curve and calibration are of; by
+                default the second.
         """
         from fedbridge.data.arrays import task_from_arrays
         from fedbridge.data.split import TEST_FRACTION, SplitOptions
 
-        return task_from_arrays(
+        task = task_from_arrays(
             sources,
             target,
             test,
@@ -183,6 +221,7 @@ class FederatedTask:
             target_name=target_name,
             class_names=class_names,
         )
+        return task if positive is None else with_positive(task, positive)
 
     def with_training(self, change: Callable[[Site], Site]) -> FederatedTask:
         """The task with every site that trains changed; the test set stays as it is."""
@@ -264,7 +303,7 @@ class FederatedTask:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DistantSite(Site):
     """A site known by name, size and shape only: ``x`` and ``y`` are empty.
 
@@ -281,7 +320,7 @@ class DistantSite(Site):
         return self.samples
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DistantTask(FederatedTask):
     """A task of which some sites, or all, are elsewhere.
 
@@ -372,56 +411,128 @@ def check_target_name(target: str | None, sites: Iterable[str]) -> str:
     return found
 
 
-def keep_sources(task: FederatedTask, which: object) -> FederatedTask:
-    """The task with only the named sources, in its own order; all else stays as it was.
+def chosen_sources(
+    sources: Sequence[str], target: str | None, keep: object = None, leave_out: object = None
+) -> list[str]:
+    """The sources to use, in their own order: those of ``keep``, without those of ``leave_out``.
 
-    ``which`` is a list of names, or text with commas between them; names are understood as those
-    of targets are.
+    Either is a list of names, or text with commas between them; names are understood as those of
+    targets are. Without a ``target`` (nobody has said yet who that is) all sites are ``sources``.
     """
-    sites = {site.name: site for site in task.sources}
-    listed = f"Sources: {', '.join(map(repr, sites))}."
+    if target is None and leave_out is None:
+        return list(sources)
+    kept = list(sources) if keep is None else _named_sources("sources", keep, sources, target)
+    if leave_out is None:
+        return [name for name in sources if name in kept]
+    gone = _named_sources("exclude_sites", leave_out, sources, target)
+    left = [name for name in sources if name in kept and name not in gone]
+    if not left:
+        raise OptionError(
+            f"Expected `exclude_sites` to leave at least one source, but it leaves none. Sources: "
+            f"{', '.join(map(repr, sources))}."
+        )
+    return left
+
+
+def _named_sources(
+    option: str, which: object, sources: Sequence[str], target: str | None
+) -> list[str]:
+    """The sources that an option names, each once."""
+    listed = f"Sources: {', '.join(map(repr, sources))}."
     if isinstance(which, str):
         parts = (part.strip() for part in which.split(","))
-        asked = [which] if _meant(which, sites) else [part for part in parts if part]
+        asked = [which] if _meant(which, sources) else [part for part in parts if part]
     elif isinstance(which, list | tuple):
         asked = [str(name) for name in which]
     elif type(which) is int:
         asked = [str(which)]
     else:
-        raise OptionError(f"Expected `sources` to be a list of names, but got {which!r}. {listed}")
+        raise OptionError(f"Expected `{option}` to be a list of names, but got {which!r}. {listed}")
     if not asked:
-        raise OptionError(f"Expected `sources` to name at least one source, but got none. {listed}")
-    kept = []
+        raise OptionError(
+            f"Expected `{option}` to name at least one source, but got none. {listed}"
+        )
+    named: list[str] = []
     for name in asked:
-        found = _meant(name, sites)
-        if found is None and _meant(name, [task.target.name]):
+        found = _meant(name, sources)
+        if found is None and target is not None and _meant(name, [target]):
             raise OptionError(
-                f"Expected `sources` other than the target, but got {name!r}, which is the target "
+                f"Expected `{option}` other than the target, but got {name!r}, which is the target "
                 f"itself. {listed}"
             )
         if found is None:
             raise OptionError(
-                f"Expected `sources` to name sources of the task, but got {name!r}."
-                f"{nearest(name, sites)} {listed}"
+                f"Expected `{option}` to name sources of the task, but got {name!r}."
+                f"{nearest(name, sources)} {listed}"
             )
-        if found in kept:
-            raise OptionError(f"Expected every source in `sources` once, but got {found!r} twice.")
-        kept.append(found)
-    gone = [name for name in sites if name not in kept]
+        if found in named:
+            raise OptionError(f"Expected every source in `{option}` once, but got {found!r} twice.")
+        named.append(found)
+    return named
+
+
+def keep_sources(
+    task: FederatedTask, which: object = None, leave_out: object = None
+) -> FederatedTask:
+    """The task with only the sources that are asked for; all else stays as it was."""
+    kept = chosen_sources(task.source_names, task.target.name, which, leave_out)
+    gone = [name for name in task.source_names if name not in kept]
     rows = task.manifest.get("sources")
     manifest = dict(task.manifest)
     if isinstance(rows, dict):
         manifest["sources"] = {name: own for name, own in rows.items() if name in kept}
     about_them = tuple(f"site {name!r}" for name in gone)
     notes = [note for note in task.notes if not note.startswith(about_them)]
-    if gone:
-        notes.append(f"left out of the sources: {', '.join(map(repr, gone))}")
     return replace(
         task,
-        sources=tuple(site for name, site in sites.items() if name in kept),
+        sources=tuple(site for site in task.sources if site.name in kept),
         manifest=manifest,
-        notes=tuple(notes),
+        notes=(*notes, *left_out_notes(gone)),
     )
+
+
+def left_out_notes(sites: Sequence[str]) -> list[str]:
+    """Which sites have no part in the task, if there are any."""
+    return [f"left out of the sources: {', '.join(map(repr, sites))}"] if sites else []
+
+
+def with_positive(task: FederatedTask, label: object) -> FederatedTask:
+    """The task with this class as the positive one, which is class 1 of two wherever one counts.
+
+    Sensitivity, ROC curves and calibration are of it.
+    """
+    if task.n_classes != 2:
+        found = "values to predict" if task.n_classes is None else f"{task.n_classes} classes"
+        raise OptionError(
+            f"Expected two classes, one of which is `positive`, but task {task.name!r} has "
+            f"{found}: leave it out."
+        )
+    names = task.class_names or ("0", "1")
+    meant = _meant(str(label), names)
+    if meant is None:
+        raise OptionError(
+            f"Expected `positive` to be one of the labels {', '.join(map(repr, names))}, but got "
+            f"{label!r}.{nearest(str(label), names)}"
+        )
+    note = f"positive class: {meant!r}"
+    if meant == names[1]:
+        return replace(task, notes=(*task.notes, note))
+    from fedbridge.data.tables.preprocessing import Preprocessing
+
+    how = task.preprocessing
+    return replace(
+        task.with_training(_swapped),
+        test=_swapped(task.test),
+        class_names=names[::-1],
+        preprocessing=replace(how, class_names=names[::-1])
+        if isinstance(how, Preprocessing)
+        else how,
+        notes=(*task.notes, note),
+    )
+
+
+def _swapped(site: Site) -> Site:
+    return replace(site, y=1 - site.y)
 
 
 def _meant(name: str, names: Iterable[str]) -> str | None:

@@ -61,7 +61,13 @@ class Finished:
 
 
 class Engine(Protocol):
-    """Who runs the clients."""
+    """Who runs the clients.
+
+    Attributes:
+        probes: whether clients can be asked for gradients; training loops of their own cannot.
+    """
+
+    probes: bool
 
     def open(self, *, slots: int, rows: int) -> None:
         """Make room for so many starting points and jobs at a time; start what must be started."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class LocalEngine:
     """Runs jobs one after the other; the target's side lives here too."""
 
+    probes = True
+
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._side: TargetSide | None = None

@@ -20,7 +20,7 @@ from fedbridge.experiments.tables import (
     result_tables,
 )
 from fedbridge.report import figure_sheet
-from fedbridge.report.charts import INK, PALETTE, REST, Chart, styles
+from fedbridge.report.charts import ANYWHERE, INK, PALETTE, REST, Chart, styles
 from fedbridge.report.charts.maps import winner_grid
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.page import REPORT_FILE, Page, Section, code, note, paragraph
@@ -45,7 +45,7 @@ AXES = {
 TARGET_ONLY = "target-only"
 GROUND = {"source-only": "c5", TARGET_ONLY: "c4", "fedda": "c3", "fedgp": "c2"}
 GROUND |= {"fedda-auto": "c3", "fedgp-auto": "c2"}
-"""Colours of a map, as on the maps of other pages."""
+"""Colours of a map's rules, the automatic ones as those with a fixed weight."""
 
 
 def write_results(found: Reproduction, out: Path) -> Path:
@@ -177,7 +177,14 @@ def _curves(found: Reproduction, group: str) -> list[Chart | None]:
         ours.append(Series(row.label, tuple((x, p.ours) for x, p in pairs), style, band))
         paper.append(Series(row.label, tuple((x, p.paper) for x, p in pairs), style))
     key, of = f"curves-{groups(found).index(group)}", f"{group}: " if group else ""
-    draw = partial(line_chart, x_label=experiment.x, y_label=AXES[experiment.score], whole=False)
+    draw = partial(
+        line_chart,
+        x_label=experiment.x,
+        y_label=AXES[experiment.score],
+        whole=False,
+        limits=(0.0, 100.0) if experiment.score == "accuracy" else ANYWHERE,
+        name_pale=True,
+    )
     return [
         draw(f"{key}-ours", f"{of}ours", ours),
         draw(f"{key}-paper", f"{of}the paper's", paper),

@@ -29,6 +29,7 @@ from fedbridge.training.job import (
     CHOOSING,
     DROPPING,
     PROBING,
+    SPOILT,
     SUPERVISED,
     TARGET,
     TRAINING,
@@ -417,10 +418,16 @@ class Federation:
             if outcome.failure is not None
         }
         if TARGET in failed and not outcomes[clients.index(TARGET)].lost:
+            reason = failed[TARGET]
+            advice = "correct what it says, and resume the run"
+            if reason.startswith(SPOILT):
+                advice = (
+                    "lower lr_target or lr, look at its data, or leave out a source whose updates "
+                    "may have led the model astray"
+                )
             raise TargetFailedError(
                 f"The target {self.name_of(TARGET)!r} could not train in round {round}: "
-                f"{failed[TARGET]}. Lower lr_target or lr, look at its data, or leave out a source "
-                f"whose updates may have led the model astray."
+                f"{reason.rstrip('.')}: {advice}."
             )
         return {self.name_of(client): reason for client, reason in failed.items()}
 

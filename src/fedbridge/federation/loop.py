@@ -19,6 +19,7 @@ from torch import nn
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.text import block
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.method import Method, Record
@@ -36,6 +37,8 @@ from fedbridge.training.trainer import Workbench, seeded
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import FederatedTask
     from fedbridge.engines import Engine
     from fedbridge.federation.settings import Settings
@@ -48,7 +51,7 @@ HistoryLine = dict[str, Any]
 Callback = Callable[[HistoryLine], object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """A finished run.
 
@@ -58,6 +61,9 @@ class RunResult:
         summary: the run in a few numbers, as in ``summary.json``.
         model: the target's model.
         out: the run's folder, if it was written.
+        input_shape: shape of one sample, as the model takes it.
+        class_names: names of the classes by the model's outputs; None for regression.
+        preprocessing: how new rows become samples; None where they are samples already.
     """
 
     accuracy: float | None
@@ -65,6 +71,59 @@ class RunResult:
     summary: dict[str, Any]
     model: nn.Module
     out: Path | None = None
+    input_shape: tuple[int, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
+
+    @classmethod
+    def of(
+        cls,
+        task: FederatedTask,
+        history: list[HistoryLine],
+        summary: dict[str, Any],
+        model: nn.Module,
+        out: Path | None,
+    ) -> RunResult:
+        """The result of a run on a task, of which it keeps no row."""
+        names = None
+        if task.n_classes is not None:
+            names = task.class_names or tuple(map(str, range(task.n_classes)))
+        return cls(
+            summary["accuracy"],
+            history,
+            summary,
+            model.eval(),
+            out,
+            task.input_shape,
+            names,
+            task.preprocessing,
+        )
+
+    def __repr__(self) -> str:
+        """Five lines."""
+        said = str(self.history[-1].get("said", "")) if self.history else ""
+        kept = "none, since `out` named none" if self.out is None else str(self.out)
+        return block(*run_lines(self.summary, self.model), said or NO_CHOICE, f"folder: {kept}")
+
+
+NO_CHOICE = "the method makes no choice of its own between training alone and joining"
+
+
+def run_lines(summary: Mapping[str, Any], model: nn.Module) -> tuple[str, str, str]:
+    """What a run was, how good it is and what came out, for people."""
+    told = f"{summary['task']}: {summary['target']} by {summary['method']}"
+    rounds = f"{summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
+    score = summary.get("score")
+    good = "not measured" if score is None else f"score {score:.4f} (negative test loss)"
+    if summary["accuracy"] is not None:
+        low, high = summary["accuracy_interval"]
+        good = f"accuracy {summary['accuracy']:.1f}%, 95% interval {low:.1f} to {high:.1f}"
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"{told}, seed {summary['seed']}, {rounds}",
+        f"{good} ({summary.get('n_test')} test rows)",
+        f"model: {type(model).__name__} with {size} parameters",
+    )
 
 
 @dataclass(frozen=True)
@@ -176,13 +235,8 @@ class Run:
         )
         if folder is not None and not (finished and folder.is_whole()):
             self._write_result(folder, federation, result, delivered, summary)
-        return RunResult(
-            summary["accuracy"],
-            self.history,
-            summary,
-            delivered.eval(),
-            None if folder is None else folder.path,
-        )
+        out = None if folder is None else folder.path
+        return RunResult.of(self.task, self.history, summary, delivered, out)
 
     def _write_result(
         self,

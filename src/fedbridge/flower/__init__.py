@@ -14,6 +14,7 @@ from fedbridge.base.errors import OptionError
 if TYPE_CHECKING:
     from fedbridge.flower.client import (
         client_app,
+        reply_to_decide,
         reply_to_evaluate,
         reply_to_hello,
         reply_to_train,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FedBridgeStrategy",
     "client_app",
+    "reply_to_decide",
     "reply_to_evaluate",
     "reply_to_hello",
     "reply_to_train",
@@ -35,6 +37,7 @@ __all__ = [
 _WHERE = {
     "FedBridgeStrategy": "strategy",
     "client_app": "client",
+    "reply_to_decide": "client",
     "reply_to_evaluate": "client",
     "reply_to_hello": "client",
     "reply_to_train": "client",

@@ -1,7 +1,8 @@
 """The site's end: Flower messages in, the site's own work, Flower messages out.
 
 ``client_app`` is ready to run. A Flower user with a training loop of his own writes his own
-``ClientApp`` and answers with ``reply_to_hello``, ``reply_to_train`` and ``reply_to_evaluate``.
+``ClientApp`` and answers with ``reply_to_hello``, ``reply_to_train`` and ``reply_to_evaluate``, or
+``reply_to_decide`` where the target has a choice.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fedbridge.core.blocks import Blocks, buffer_copies, parameter_vector
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.data.site_package import LocalSite, load_site
+from fedbridge.data.task import Site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.flower import messages
 from fedbridge.flower.floors import OPEN, floors_in
@@ -94,7 +96,6 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     @discreet
     def train(message: Message, context: Context) -> Message:
         """Do a round's jobs."""
-        torch.set_num_threads(1)
         worker, work = _worker(message, context, loading, model)
         jobs = [messages.job_of_json(job) for job in work["jobs"]]
         states = _states(message, worker.layout)
@@ -109,31 +110,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     @discreet
     def evaluate(message: Message, context: Context) -> Message:
         """Measure a model on the target's test rows, or choose one and measure that."""
-        torch.set_num_threads(1)
-        worker, work = _worker(message, context, loading, model)
-        site = worker.site
-        if site.test is None:
-            raise messages.RequestError(
-                f"Expected to measure models at the target, but this is {site.name}."
-            )
-        number, facts = int(work["round"]), None
-        if "decide" in work:
-            told = message.content.array_records.get("news", ArrayRecord())
-            decision = worker.decide(number, News(messages.tensors(told), dict(work["decide"])))
-            assert decision.state is not None
-            assert decision.evaluation is not None
-            chosen: Model = decision.state
-            facts, evaluation = decision.facts, decision.evaluation
-        else:
-            chosen = worker.own_model(number) or _states(message, worker.layout)[0]
-            evaluation = worker.evaluate(number, chosen)
-        absent = [name for name in worker.spec.sources if name in work.get("absent", ())]
-        worker.keep(number, chosen, evaluation, facts, absent)
-        if worker.privacy is not None:
-            reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
-        else:
-            reply = messages.evaluate_reply(site.name, len(site.test), evaluation, facts)
-        return Message(reply, reply_to=message)
+        return _measured(message, *_worker(message, context, loading, model))
 
     return app
 
@@ -261,8 +238,73 @@ def reply_to_evaluate(
     message: Message, *, site: str, num_examples: int, loss: float, accuracy: float | None = None
 ) -> Message:
     """What a model is worth to the target; accuracy in percent."""
+    work = messages.read(message.content.config_records["config"]["work"])
+    if "decide" in work:
+        raise messages.RequestError(
+            "Expected the target to choose its model, as the method asks, but this site only "
+            "measures: answer evaluate messages with reply_to_decide."
+        )
     measured = Evaluation(Metrics(loss, accuracy))
     return Message(messages.evaluate_reply(site, num_examples, measured), reply_to=message)
+
+
+def reply_to_decide(
+    message: Message,
+    context: Context,
+    model: ModelMaker,
+    *,
+    site: str,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    n_classes: int | None,
+    class_names: Sequence[str] | None = None,
+) -> Message:
+    """The target's answer to an evaluate message of any method, ``auto`` too.
+
+    Where the method leaves the choice to the target, its candidates are fitted here, to its own
+    rows, and the model that it chooses stays here; else the model of the message is measured.
+
+    Args:
+        message: the message that is answered.
+        context: of the app; its node configuration may name a folder as ``memory``.
+        model: makes the model, with whatever parameters.
+        site: this site.
+        train: its labelled rows and their labels.
+        test: rows and labels to measure with.
+        n_classes: None for regression.
+        class_names: what the classes are called.
+    """
+    own, held_out = Site(site, *train), Site(f"{site} (test)", *test)
+    names = None if class_names is None else tuple(class_names)
+    local = LocalSite(site, "target", own, held_out, n_classes, names)
+    return _measured(message, *_worker(message, context, lambda _: local, model))
+
+
+def _measured(message: Message, worker: SiteWorker, work: dict[str, Any]) -> Message:
+    """Measure the model of a message, or choose one and measure that."""
+    site = worker.site
+    if site.test is None:
+        raise messages.RequestError(
+            f"Expected to measure models at the target, but this is {site.name}."
+        )
+    number, facts = int(work["round"]), None
+    if "decide" in work:
+        told = message.content.array_records.get("news", ArrayRecord())
+        decision = worker.decide(number, News(messages.tensors(told), dict(work["decide"])))
+        assert decision.state is not None
+        assert decision.evaluation is not None
+        chosen: Model = decision.state
+        facts, evaluation = decision.facts, decision.evaluation
+    else:
+        chosen = worker.own_model(number) or _states(message, worker.layout)[0]
+        evaluation = worker.evaluate(number, chosen)
+    absent = [name for name in worker.spec.sources if name in work.get("absent", ())]
+    worker.keep(number, chosen, evaluation, facts, absent)
+    if worker.privacy is not None:
+        reply = messages.evaluate_reply(site.name, len(site.test), Evaluation(None))
+    else:
+        reply = messages.evaluate_reply(site.name, len(site.test), evaluation, facts)
+    return Message(reply, reply_to=message)
 
 
 def _sketch(message: Message, model: nn.Module) -> Sketch | None:
@@ -277,6 +319,7 @@ def _sketch(message: Message, model: nn.Module) -> Sketch | None:
 def _worker(
     message: Message, context: Context, load: Loader, model: ModelMaker | None
 ) -> tuple[SiteWorker, dict[str, Any]]:
+    torch.set_num_threads(1)
     simulated = "partition-id" in context.node_config
     floors = OPEN if simulated else floors_in(context.node_config)
     floors.check_records(len(message.content))

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import to_json
-from fedbridge.core.blocks import buffer_copies
+from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.engines import Answer, Finished, Traffic
 from fedbridge.evaluation.metrics import Evaluation
 from fedbridge.federation.needs import rows_to_train
@@ -52,12 +52,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROUND, WORK = RESERVED = ("server-round", "work")
+"""Entries of a message's ``config`` that are ours."""
 PATIENCE = 3
 """Rounds in a row that the target may miss before the run stops, to be resumed."""
 
 
 class TargetGoneError(FedbridgeError):
     """The target has taken no part for too long; everything up to then is kept."""
+
+
+class NoChoiceError(FedbridgeError):
+    """An app of somebody's own in which the target has no choice."""
 
 
 class FlowerEngine:
@@ -70,7 +76,10 @@ class FlowerEngine:
         spec: what is the same for all sites and rounds.
         network: how long a missing target is waited for, and which updates are believed.
         own_training: sites have training loops of their own, so that steps and learning rates
-            are theirs to say.
+            are theirs to say, and no gradients can be asked for.
+        configs: more entries for the messages of a kind (``train``, ``evaluate``), as the owner of
+            a training loop asked for.
+        observe: shown the model of every round, and the initial one as that of round 0.
     """
 
     def __init__(
@@ -82,11 +91,15 @@ class FlowerEngine:
         network: NetworkOptions,
         *,
         own_training: bool = False,
+        configs: Mapping[str, Mapping[str, Any]] | None = None,
+        observe: Callable[[int, ArrayRecord], object] | None = None,
     ) -> None:
         self.transport, self.membership, self.spec = transport, membership, spec
-        self.network, self.own_training = network, own_training
+        self.network, self.own_training, self.probes = network, own_training, not own_training
+        self.configs, self.observe = configs or {}, observe
         self.blocks, self.layout = bench.blocks, Layout.of_model(bench.model)
         self._buffers = buffer_copies(bench.model)
+        self._initial = State(parameter_vector(bench.model), self._buffers)
         self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed: set[int] = set()
@@ -94,6 +107,7 @@ class FlowerEngine:
 
     def open(self, *, slots: int, rows: int) -> None:
         """Nothing to start: nodes are there before a run."""
+        self._show(0, self._initial)
 
     def close(self) -> None:
         """Nothing to end: nodes outlive a run."""
@@ -108,7 +122,8 @@ class FlowerEngine:
         asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
         models = self._models(jobs, starts)
         configs = {
-            name: self._config(round, jobs=jobs_to_json(theirs)) for name, theirs in asked.items()
+            name: self._config("train", round, jobs=jobs_to_json(theirs))
+            for name, theirs in asked.items()
         }
         contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
         answers = self._train(round, contents)
@@ -123,7 +138,7 @@ class FlowerEngine:
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Tell the target what came of the round and let it choose; its model stays there."""
-        told = RecordDict({"config": self._config(round, decide=dict(news.facts))})
+        told = RecordDict({"config": self._config("evaluate", round, decide=dict(news.facts))})
         if news.tensors:
             told["news"] = arrays(news.tensors)
 
@@ -135,8 +150,8 @@ class FlowerEngine:
     def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """Have the target measure a model, or its own if it has decided on one before."""
         assert isinstance(state, State)  # a blend is made by the target, which has measured it
-        model = arrays(self.layout.arrays(state))
-        asked = RecordDict({"arrays": model, "config": self._config(round)})
+        model = self._show(round, state)
+        asked = RecordDict({"arrays": model, "config": self._config("evaluate", round)})
         found = self._ask_target(round, asked, read_evaluation)
         return self._answer(found or Evaluation(None))
 
@@ -147,11 +162,17 @@ class FlowerEngine:
         notes, self._notes = self._notes, []
         return Answer(value, notes, facts or {}, traffic)
 
-    def _config(self, round: int, **work: Any) -> ConfigRecord:
-        """The run spec and what is asked, as a record."""
-        said = {"spec": asdict(self.spec), "round": round, "absent": self._absent}
-        text = to_json({**said, **work})
-        return ConfigRecord({"server-round": round, "work": text})
+    def _show(self, round: int, state: State) -> ArrayRecord:
+        """The model as arrays, which an observer sees too, but for those of the warm-up."""
+        model = arrays(self.layout.arrays(state))
+        if self.observe is not None and (round >= 1 or state is self._initial):
+            self.observe(round, model)
+        return model
+
+    def _config(self, kind: str, round: int, **work: Any) -> ConfigRecord:
+        """The run spec and what is asked, as a record, beside what its owner has to say."""
+        text = to_json({"spec": asdict(self.spec), "round": round, "absent": self._absent, **work})
+        return ConfigRecord({**self.configs.get(kind, {}), ROUND: round, WORK: text})
 
     def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
         """The models that jobs start from: ``arrays``, and ``arrays-1`` for a second one."""
@@ -208,6 +229,12 @@ class FlowerEngine:
                 self.membership.lose(target, silent=answer.silent)
         if needed:
             self._count_misses(round, answer if isinstance(answer, NoAnswer) else None)
+        if needed and self.own_training and isinstance(answer, NoAnswer) and not answer.lost:
+            raise NoChoiceError(
+                f"Expected the target {target!r} to choose its model, as {self.spec.method!r} asks "
+                f"of it, but its app failed with {answer.reason}: answer evaluate messages there "
+                f"with reply_to_decide."
+            )
         if isinstance(answer, NoAnswer):
             self._notes.append(f"{target} did not measure its model: {answer.reason}")
             return None

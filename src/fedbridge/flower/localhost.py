@@ -161,9 +161,7 @@ class Rehearsal:
         if kept:
             self._write_end(model, summary, history[-1]["round"])
             folder.seal()
-        return RunResult(
-            summary["accuracy"], history, summary, model.eval(), folder.path if kept else None
-        )
+        return RunResult.of(self.task, history, summary, model, folder.path if kept else None)
 
     def _model_file(self) -> Path:
         """The coordinator's model or, where the target decides on one itself, the target's.

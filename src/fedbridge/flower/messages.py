@@ -245,6 +245,13 @@ MEASURES = ("loss", "accuracy", "balanced-accuracy", "auc")
 HELD_OUT = {"losses": "held-out-losses", "errors": "held-out-errors", "weights": "weights"}
 """What the target knows of each of its candidates, by the names under which it travels."""
 
+WORTH = {
+    "rows": int,
+    **dict.fromkeys(("alone", "gain", "error", "points", "points_error"), float),
+    "of_classes": bool,
+}
+"""What joining is worth to the target (``methods.candidates.Worth``), in this order."""
+
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
         "site",
@@ -264,7 +271,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
     r"metrics-\d+": tuple(SCALARS),
-    r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "rest"),
+    r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
@@ -389,6 +396,8 @@ def evaluate_reply(
         for name, travels_as in HELD_OUT.items():
             if name in facts:
                 metrics[travels_as] = [float(facts[name][c]) for c in about["candidates"]]
+        if "worth" in facts:
+            metrics["worth"] = [float(value) for value in facts["worth"].values()]
         metrics["rest"] = int(facts.get("rest", False))
     return RecordDict({SITE: _site(site, "target", about), "metrics": metrics})
 
@@ -446,6 +455,13 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
         raise ReplyError("its choice has weights that are not between 0 and 1")
     if names and not told["losses"]:
         raise ReplyError("its choice is incomplete")
+    worth = metrics.get("worth", [])
+    if not isinstance(worth, list) or (worth and len(worth) != len(WORTH)):
+        raise ReplyError("its choice is incomplete")
+    if worth:
+        told["worth"] = {
+            name: kind(v) for (name, kind), v in zip(WORTH.items(), worth, strict=True)
+        }
     return told
 
 

@@ -33,8 +33,9 @@ from fedbridge.flower.screening import screen_news, types_and_shapes
 from fedbridge.flower.target_run import TargetRun, line_of, run_in
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
-from fedbridge.training.job import FIRST_ROUND, TARGET, ClientResult, Job
+from fedbridge.training.job import FIRST_ROUND, INITIALISING, TARGET, ClientResult, Job, seed_of
 from fedbridge.training.state import model_of_tensors
+from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -186,7 +187,9 @@ class SiteWorker:
                 f"the {'target' if self.client == TARGET else 'source'}."
             )
         task = own_view(site, spec)
-        built = build_model(_built_in(spec.model), task) if model is None else model()
+        with seeded(seed_of(spec.seed, 0, 0, INITIALISING), torch.device("cpu")):
+            # as at the coordinator: what the target trains from the beginning begins there
+            built = build_model(_built_in(spec.model), task) if model is None else model()
         self.model = built
         self.layout = Layout.of_model(built)
         self.federation = Federation(task, built, spec.run_settings(), spec.seed)

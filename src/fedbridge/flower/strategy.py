@@ -26,7 +26,7 @@ from fedbridge.base.files import to_json
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import Settings, split_options
-from fedbridge.flower.coordinator import FlowerEngine
+from fedbridge.flower.coordinator import RESERVED, FlowerEngine
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NETWORK, NetworkOptions
@@ -92,11 +92,11 @@ class FedBridgeStrategy(Strategy):
                 "`keys`, where roles are pinned to keys (secure=True), but got "
                 f"target={target!r} and keys={keys!r}."
             )
-        if own_training and rule == "auto":
+        if own_training and options.get("evidence") == "probe":
             raise OptionError(
-                "Expected `auto` to train at the sites by itself, because the target trains "
-                "several models in a round, but got own_training=True: use client_app(...), or "
-                "another rule."
+                "Expected evidence that training loops of one's own can give, but got "
+                "evidence='probe' with own_training=True, and they tell no gradients: leave it "
+                "out, or use client_app(...)."
             )
         network = {name: options.pop(name) for name in NETWORK if name in options}
         split_options(options, rule, methods.options_of(rule), {})
@@ -121,7 +121,14 @@ class FedBridgeStrategy(Strategy):
 
         Without initial arrays the model is built from its name (the option ``model``), as a local
         run with the same seed would build it.
+
+        As in Flower's own strategies, ``train_config`` and ``evaluate_config`` are in the
+        ``config`` of every message to a training loop of one's own, and ``evaluate_fn`` is called
+        with the model of every round, and with the initial one as that of round 0. What cannot be
+        is refused: our own client trains as the options say, and a model that the target decides
+        on (``auto``) never comes here.
         """
+        self._check_asked(train_config, evaluate_config, evaluate_fn)
         transport = Transport(grid, self.network.timeout if timeout is None else timeout)
         keys = site_keys(Path(self.keys)) if self.secure and self.keys is not None else None
         membership = Membership(transport, self.target, self.sites, keys)
@@ -150,6 +157,11 @@ class FedBridgeStrategy(Strategy):
                 spec=self._spec(membership, settings, own, task.model),
                 network=self.network,
                 own_training=self.own_training,
+                configs={
+                    "train": dict(train_config or {}),
+                    "evaluate": dict(evaluate_config or {}),
+                },
+                observe=None if evaluate_fn is None else partial(_measure, evaluate_fn, result),
             ),
             initial=settings.model if isinstance(settings.model, nn.Module) else None,
             about=self.about,
@@ -160,11 +172,34 @@ class FedBridgeStrategy(Strategy):
         model = self.result.model
         state = State(parameter_vector(model), buffer_copies(model))
         result.arrays = arrays(Layout.of_model(model).arrays(state))
-        if evaluate_fn is not None:
-            measured = evaluate_fn(num_rounds, result.arrays)
-            if measured is not None:
-                result.evaluate_metrics_serverapp[num_rounds] = measured
         return result
+
+    def _check_asked(
+        self,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: object,
+    ) -> None:
+        """Refuse what would be ignored."""
+        for name, given in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if given and not self.own_training:
+                raise OptionError(
+                    f"Expected `{name}` for training loops of one's own (own_training=True), but "
+                    f"sites of this strategy train as its options say: give them to "
+                    f"FedBridgeStrategy, as in FedBridgeStrategy(lr=0.05)."
+                )
+            taken = [key for key in given or () if key in RESERVED]
+            if taken:
+                raise OptionError(
+                    f"Expected names in `{name}` that fedbridge does not use itself, but got "
+                    f"{taken[0]!r}: choose another."
+                )
+        if evaluate_fn is not None and methods.decides_at_target(self.rule):
+            raise OptionError(
+                f"Expected no `evaluate_fn` with {self.rule!r}, whose model the target decides on "
+                f"and keeps, so that it cannot be measured here: leave it out, and read "
+                f"`evaluate_metrics_clientapp`."
+            )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -241,6 +276,18 @@ class FedBridgeStrategy(Strategy):
 DRIVES_ITSELF = (
     "FedBridgeStrategy drives its rounds by itself: call start(grid, initial_arrays, num_rounds)."
 )
+
+
+def _measure(
+    evaluate: Callable[[int, ArrayRecord], MetricRecord | None],
+    result: Result,
+    round: int,
+    model: ArrayRecord,
+) -> None:
+    """Let the owner of a server measure a round's model."""
+    measured = evaluate(round, model)
+    if measured is not None:
+        result.evaluate_metrics_serverapp[round] = measured
 
 
 def _note(result: Result, line: dict[str, Any]) -> None:

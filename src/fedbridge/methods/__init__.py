@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import OptionError, UnknownNameError, nearest
+from fedbridge.base.own_code import import_object, is_named, run_file
 from fedbridge.base.registry import Registry
 from fedbridge.core import rules
+from fedbridge.core.rulebook import registry as rulebook
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import NAMES
 from fedbridge.methods.alone import AloneForest, AloneLogistic
 from fedbridge.methods.apfl import Apfl
-from fedbridge.methods.auto import Auto
+from fedbridge.methods.auto import AloneAuto, Auto
 from fedbridge.methods.controls import Oracle, TargetOnlyMatched
 from fedbridge.methods.fada import FADA
 from fedbridge.methods.fedrep import FedRep
@@ -29,6 +34,7 @@ from fedbridge.methods.rule import RuleMethod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
@@ -36,9 +42,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "Record",
+    "add_plugin",
     "check_travels",
     "class_of",
+    "decides_at_target",
     "is_bound",
+    "is_own",
+    "known_as",
     "make",
     "names",
     "needs_of",
@@ -58,6 +68,7 @@ _registry: Registry[type[Method]] = Registry("method", "fedbridge.methods", _ada
 _registry.add("auto", Auto)
 _registry.add("oracle", Oracle)
 _registry.add("target-only-matched", TargetOnlyMatched)
+_registry.add("alone-auto", AloneAuto)
 _registry.add("alone-logistic", AloneLogistic)
 _registry.add("alone-forest", AloneForest)
 _registry.add("finetune-offline", FinetuneOffline)
@@ -155,9 +166,90 @@ def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Metho
     return RuleMethod(federation, options, rules.get(name))
 
 
+def known_as(method: object) -> str:
+    """The name of a method that somebody gives: as its name, as ``module:name``, or itself.
+
+    A class is a method, any other function a rule; from here on they work by that name as the
+    built-in ones do. One that a decorator registered keeps its name.
+    """
+    if isinstance(method, str):
+        if method in names() or not is_named(method):
+            return method
+        found, where = import_object(method, "method")
+        if not callable(found):
+            module, _, name = method.partition(":")
+            raise OptionError(
+                f"Expected {module!r} ({where}) to have a method or rule {name!r}, a subclass of "
+                f"fedbridge.methods.Method or a function of a Geometry, but it has none."
+            )
+        return _add_own(method, found)
+    if not callable(method):
+        raise OptionError(
+            f"Expected a method as its name, as module:name, as a subclass of "
+            f"fedbridge.methods.Method or as a rule's function, but got {method!r}: "
+            f"fedbridge.methods.names() lists the names."
+        )
+    described = method if hasattr(method, "__qualname__") else type(method)
+    return _add_own(f"{described.__module__}:{described.__qualname__}", method)
+
+
+def add_plugin(path: Path) -> list[str]:
+    """Run a file of one's own; its rules and methods work by their names, which are returned.
+
+    A rule has the name that its decorator gives it, a method its attribute ``name``, or the name
+    of its class in small letters.
+    """
+    before = names()
+    module = run_file(path)
+    for found in list(vars(module).values()):
+        own = isinstance(found, type) and issubclass(found, Method)
+        if own and found.__module__ == module.__name__ and not inspect.isabstract(found):
+            _add_own(_plugin_name(found), found)
+    added = [name for name in names() if name not in before]
+    _OWN.update(added)
+    return added
+
+
+def is_own(name: str) -> bool:
+    """Whether only this process knows the method: no site could be told its name."""
+    return name in _OWN
+
+
+_OWN: set[str] = set()
+
+
+def _plugin_name(kind: type[Method]) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__)
+    return str(getattr(kind, "name", None) or words.lower())
+
+
+def _add_own(name: str, found: Any) -> str:
+    """Register a class or a function; its name, which an earlier form of it may have had."""
+    if isinstance(found, type):
+        kind = _adapt(name, found)
+        there = [known for known in _registry.names() if _registry.get(known) is kind]
+        if there:
+            return there[0]
+    else:
+        rule = rules.resolve(found)
+        if rule in rulebook.so_far():
+            return rule.name
+    if name in names() and not is_own(name):
+        raise OptionError(
+            f"Expected a new name for a method, but {name!r} is taken: give the class another "
+            f"attribute `name`."
+        )
+    if isinstance(found, type):
+        _registry.replace(name, kind)
+    else:
+        rulebook.replace(name, replace(rule, name=name))
+    _OWN.add(name)
+    return name
+
+
 def _check(name: str) -> None:
     if name not in names():
         raise UnknownNameError(
             f"Expected the name of a method, but got {name!r}.{nearest(name, names())} "
-            f"Known: {', '.join(names())}."
+            f"Known: {', '.join(names())}; your own as module:name, or from a file with --plugin."
         )

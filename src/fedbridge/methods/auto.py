@@ -15,14 +15,15 @@ sources in it: the point of the sources' hull that is nearest to the target's gr
 − 1 numbers, so that what they know of held-out labels is next to nothing.
 
 **Choices** among all candidates are made in the same rounds. In between the weights stay, and what
-is linear is fitted anew whenever the led model's outputs for the target's rows have moved by 3%;
-otherwise the model of a round is that of the round before. Two bodies are in the choice: the led
-model of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
-(sources that go on to fit their own looks lead away from the target's). Networks are trained when
-the target's work so far, in rows and steps, stays below twice that of a source; what they cost
-beyond that is left out, and those in use stay in the choice. From round 8 on, networks whose weight
-is below 0.001 are trained no more; and when everything that needs sources has a smaller weight than
-that in two choices, sources are told to rest.
+is linear follows the led model whenever its outputs for the target's rows have moved by 3%, from
+where the last fit ended; otherwise the model of a round is that of the round before. Two bodies are
+in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
+smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
+Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
+source; what they cost beyond that is left out, and those in use stay in the choice; a linear model
+is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no more; and
+when everything that needs sources has a smaller weight than that in two choices, sources are told
+to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -56,6 +57,7 @@ from fedbridge.methods.candidates import (
     Candidate,
     Recipe,
     Sum,
+    Worth,
     joined,
     simplest,
 )
@@ -111,6 +113,7 @@ class Auto(Method):
 
     options: ClassVar[tuple[str, ...]] = ("folds", "single")
     travels: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
@@ -118,12 +121,12 @@ class Auto(Method):
         self.led = federation.initial
         self.chosen: Model | None = None
         self.evidence: Tensor | None = None
-        self.resting = False
+        self.resting = not self.joins
 
     @classmethod
     def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> AutoTargetSide:
         """The candidates, where the target's rows are."""
-        return AutoTargetSide(federation, options)
+        return AutoTargetSide(federation, options, joins=cls.joins)
 
     @property
     def model(self) -> Model:
@@ -153,7 +156,9 @@ class Auto(Method):
         work = self._move(round, sources, TARGET in present, record) if sources else 0.0
         if self.resting:
             record.failures = {}
-            record.notes.append("sources rest: nothing that needs them is left in the choice")
+            record.beta = [0.0] * self.federation.n_sources
+            if self.joins:
+                record.notes.append("sources rest: nothing that needs them is left in the choice")
         elif not sources:
             record.notes.append("no source is there: the led model stays as it was")
         trained_at = time.perf_counter()
@@ -195,7 +200,8 @@ class Auto(Method):
     def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:
         """Let the sources move the led model; the work of one of them, in rows."""
         federation, n = self.federation, len(sources)
-        probes = target and federation.n_sources > 1 and round & (round - 1) == 0
+        probes = target and federation.engine.probes
+        probes = probes and federation.n_sources > 1 and round & (round - 1) == 0
         jobs = [federation.job(round, client, self.led) for client in sources]
         asked = [TARGET, *sources] if probes else []
         jobs += [
@@ -264,28 +270,51 @@ class Auto(Method):
         self.resting = self.resting or bool(facts.get("rest", False))
         record.evaluation = decision.evaluation
         record.extra = {"choice": facts["choice"], "cv_loss": dict(facts["losses"])}
-        for name, key in (("errors", "cv_error"), ("weights", "weights"), ("said", "said")):
-            if name in facts:
-                record.extra[key] = facts[name]
+        told = {"errors": "cv_error", **{name: name for name in ("weights", "worth", "said")}}
+        record.extra |= {key: facts[name] for name, key in told.items() if name in facts}
         if record.beta is not None and "weights" in facts:
             trust = sum(w for kin, w in facts["weights"].items() if not kin.startswith(ALONE))
             record.beta = [None if share is None else trust * share for share in record.beta]
 
 
+class AloneAuto(Auto):
+    """What ``auto`` makes of the target's rows alone: its candidates that need no source.
+
+    The control of ``auto``: what it has over this comes from the sources.
+
+    Options:
+        folds: parts of the target's rows for cross-validation (None: by their number).
+    """
+
+    options: ClassVar[tuple[str, ...]] = ("folds",)
+    joins: ClassVar[bool] = False
+
+    def warm_up(self, round: int) -> dict[str, str]:
+        """No source trains."""
+        return {}
+
+
 class AutoTargetSide(TargetSide):
     """The target's candidates and its choice among them."""
 
-    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, federation: Federation, options: Mapping[str, Any], *, joins: bool = True
+    ) -> None:
+        """``joins`` says whether anything of the sources is in the choice."""
+        self.joins = joins
         folds = options.get("folds")
         number = None if folds is None else check_whole("folds", folds, least=2)
         self.single = check_flag("single", options.get("single", False))
         self.federation, self.bench = federation, Bench(federation, number)
         self.single = self.single and not self.bench.is_linear  # then there is nothing but one
         self.chosen_in = 0
-        self.credit = 0.0
+        self.credit = 0.0 if joins else self._price()
         self.lone = 0
-        self.out: set[str] = set()
+        self.out = set() if joins else {TUNED}
+        if self.bench.is_linear and self.bench.has_inputs:
+            self.out = {TUNED, NETWORK}
         self.weights: dict[Recipe, float] = {}
+        self.pulls: dict[Recipe, Tensor | None] = {}
         self.fixed = self.moving = Blend((), torch.zeros(0))
         self.outputs = torch.zeros(0)
         self.best: State | None = None
@@ -301,23 +330,26 @@ class AutoTargetSide(TargetSide):
         self.credit += SHARE_OF_WORK * news.facts["work"]
         body = self.bench.body(LAST, led)
         if len(self.bench.labelled) < 2:
-            return Decision(led, _nothing_to_judge_by())
+            return Decision(led, _nothing_to_judge_by(joins=self.joins))
         fitted: list[Candidate] = []
-        if not self.told or self.federation.round >= 2 * self.chosen_in:
+        if not self.told or (self.joins and self.federation.round >= 2 * self.chosen_in):
             fitted = self._choose(body)
             self.chosen_in = self.federation.round
         elif self._has_moved(body):
-            fitted = self.bench.refit(body, judge=False, only=list(self.weights))
+            fitted = self.bench.refit_from(body, self.pulls)
         if fitted:
             weighted = [(c, self.weights[c.recipe]) for c in fitted if c.recipe in self.weights]
+            self.pulls = {candidate.recipe: candidate.pulls for candidate, _ in weighted}
             self.moving = Sum.of(self.bench, weighted).blend({LAST: led})
             self.outputs = body.outputs
         return Decision(simplest(joined(self.moving, self.fixed), self.bench), self.told)
 
     def _has_moved(self, body: Body) -> bool:
         """Whether the led model says something else than when it was last fitted to."""
+        if not self.weights:
+            return False
         change = (body.outputs - self.outputs).square().sum()
-        return bool(self.weights) and bool(change > MOVED**2 * self.outputs.square().sum())
+        return bool(change > MOVED**2 * self.outputs.square().sum())
 
     def _choose(self, body: Body) -> list[Candidate]:
         """Fit and judge all candidates, weigh them, and put down what stays until the next time.
@@ -325,7 +357,8 @@ class AutoTargetSide(TargetSide):
         Returns those of the round's body.
         """
         bench, initial = self.bench, self.federation.initial
-        own = [c for c in bench.refit(body) if c.inputs is None or not self.single]
+        own = bench.refit(body) if self.joins else []
+        own = [c for c in own if c.inputs is None or not self.single]
         others = [*self.networks]
         bodies = {LAST: body.state}
         if self.best is not None and not self.single:
@@ -336,9 +369,7 @@ class AutoTargetSide(TargetSide):
         if not self.single:
             self._alone = self._alone or bench.alone()
             others += self._alone
-        steps, rows = bench.tuning_steps()
-        price = float(steps * (rows + STEP_IN_ROWS))
-        loss = self._smallest_loss(own)
+        price, loss = self._price(), self._smallest_loss(own)
         name = BEST if BEST in bodies and self.best_loss < loss else LAST
         for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
             if self.credit >= price and family not in self.out:
@@ -351,7 +382,7 @@ class AutoTargetSide(TargetSide):
         self.networks = [c for c, _ in kept if c.network is not None]
         self._drop(every, weights)
         self.told = self._tell(every, weights)
-        if loss <= self.best_loss:
+        if own and loss <= self.best_loss:
             self.best, self.best_loss = body.state, loss
             self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
@@ -399,7 +430,12 @@ class AutoTargetSide(TargetSide):
 
     def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
-        return min(float(losses.mean()) for losses in judged)
+        return min((float(losses.mean()) for losses in judged), default=math.inf)
+
+    def _price(self) -> float:
+        """What one family of networks costs, in rows."""
+        steps, rows = self.bench.tuning_steps()
+        return float(steps * (rows + STEP_IN_ROWS))
 
     def _tell(self, candidates: Sequence[Candidate], weights: Tensor) -> dict[str, Any]:
         """What the history says of the choice: the families, and a sentence."""
@@ -418,16 +454,18 @@ class AutoTargetSide(TargetSide):
                 spread = float(found.std()) if len(found) > 1 else 0.0
                 errors[kin] = spread / (len(found) / bench.draws) ** 0.5
         heaviest = max(shares, key=shares.__getitem__)
+        worth = bench.worth(candidates, weights)
         return {
             "choice": heaviest,
             "losses": losses,
             "errors": errors,
             "weights": shares,
-            "said": self._said(heaviest, candidates, weights),
+            **({} if worth is None else {"worth": asdict(worth)}),
+            "said": self._said(heaviest, worth),
             "rest": self.lone >= 2,
         }
 
-    def _said(self, heaviest: str, candidates: Sequence[Candidate], weights: Tensor) -> str:
+    def _said(self, heaviest: str, worth: Worth | None) -> str:
         """One sentence for somebody who wants to know what came out."""
         words = WORDS[
             next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
@@ -435,39 +473,23 @@ class AutoTargetSide(TargetSide):
         sentence = (
             f"{words[0].upper()}{words[1:]}, judged by your {len(self.bench.labelled)} labels"
         )
-        alone = torch.tensor([not c.recipe.body for c in candidates])
-        if not bool(alone.any()) or bool(alone.all()):
+        if worth is None:
             return f"{sentence}."
-        every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
-        by_itself = weights * alone / (weights * alone).sum().clamp(min=1e-300)
-        mixed, own = (torch.einsum("c,cik->ik", w, every) for w in (weights, by_itself))
-        worth, error = self._gain(mixed, own)
-        unit = "points" if self.bench.classes else "% of the squared error"
-        told = f"{abs(worth):.0f} ± {error:.0f} {unit}"
-        if abs(worth) < 2 * error or abs(worth) < 1:
-            return (
-                f"{sentence}; these do not tell it from training alone ({told}, cross-validated)."
-            )
-        made = "was worth" if worth > 0 else "cost"
-        return f"{sentence}; joining {made} {told} against training alone (cross-validated)."
-
-    def _gain(self, ours: Tensor, theirs: Tensor) -> tuple[float, float]:
-        """How much better held-out outputs are than others, in % of the rows, and the error."""
-        bench = self.bench
-        if bench.classes is None:
-            wrong = bench.losses(theirs)
-            gains = 100 * (wrong - bench.losses(ours)) / wrong.mean().clamp(min=1e-30)
-        else:
-            labels = bench.rows.labels[bench.counts]
-            right = [(o[bench.counts].argmax(1) == labels).double() for o in (ours, theirs)]
-            gains = 100 * (right[0] - right[1])
-        spread = float(gains.std()) if len(gains) > 1 else math.inf
-        return float(gains.mean()), spread / (len(gains) / bench.draws) ** 0.5
+        unit = "points" if worth.of_classes else "% of the squared error"
+        told = f"{worth.points:+.0f} ± {worth.points_error:.0f} {unit}, cross-validated"
+        if worth.decision == "join":
+            return f"{sentence}; joining is worth it ({told} against training alone)."
+        if worth.decision == "alone":
+            return f"{sentence}; you would do as well alone ({told} with the sources)."
+        return f"{sentence}; these do not tell it from training alone ({told})."
 
     def memory(self) -> dict[str, Tensor]:
         """The best body so far, and what stays as it is until the next choice."""
         kept = self.fixed.tensors("fixed.") | self.moving.tensors("moving.")
         kept["outputs"] = self.outputs
+        for number, pulls in enumerate(self.pulls.values()):
+            if pulls is not None:
+                kept[f"pulls-{number}"] = pulls
         if self.best is not None:
             kept |= self.best.tensors("best.")
         for number, candidate in enumerate(self.networks):
@@ -487,7 +509,7 @@ class AutoTargetSide(TargetSide):
             "told": self.told,
             "out": sorted(self.out),
             "networks": [asdict(candidate.recipe) for candidate in self.networks],
-            "weights": [[asdict(recipe), weight] for recipe, weight in self.weights.items()],
+            "weights": [[asdict(recipe), self.weights[recipe]] for recipe in self.pulls],
         }
 
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -506,6 +528,9 @@ class AutoTargetSide(TargetSide):
             for number, known in enumerate(facts["networks"])
         ]
         self.weights = {Recipe(**known): float(weight) for known, weight in facts["weights"]}
+        self.pulls = {
+            recipe: memory.get(f"pulls-{number}") for number, recipe in enumerate(self.weights)
+        }
         self.best = State.of_tensors(memory, "best.") if "best.parameters" in memory else None
         fixed, moving = (model_of_tensors(memory, f"{name}.") for name in ("fixed", "moving"))
         assert isinstance(fixed, Blend)
@@ -530,9 +555,10 @@ def _network_of(candidate: Candidate) -> object:
     return candidate.recipe if candidate.network is not None else candidate.recipe.body or None
 
 
-def _nothing_to_judge_by() -> dict[str, Any]:
+def _nothing_to_judge_by(*, joins: bool) -> dict[str, Any]:
+    what = "The sources' model as it is" if joins else "The model as it began"
     return {
         "choice": f"{LED}, {LAST}",
         "losses": {},
-        "said": "The sources' model as it is: one label is too few to judge by.",
+        "said": f"{what}: one label is too few to judge by.",
     }

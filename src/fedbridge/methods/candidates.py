@@ -15,18 +15,18 @@ at the target alone, exactly and cheaply:
 ``c``, ``V`` and ``U`` are ridge fits (``ridge``) of several strengths ``λ``. A network is trained
 by the run's own optimiser at two learning rates and for several numbers of steps.
 
-**Cross-validation.** Up to 20 labels every row is held out by itself, beyond there are ten folds
-(five for networks). A replica takes as many steps as the model that it stands for, and its rows are
-weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes. A row whose class
-has no other label says nothing about a fit without it and has no say. With up to three labels per
-class a replica has lost a good part of what the whole knows of the row's class, and looks for more
-shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``. Where noise is drawn
-anew at every access, fits see two draws of every row and are judged on both.
+**Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
+beyond that and for networks five. A replica takes as many steps as the model that it stands for,
+and its rows are weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes.
+A row whose class has no other label says nothing about a fit without it and has no say. With up to
+three labels per class a replica has lost a good part of what the whole knows of the row's class,
+and looks for more shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``.
+Where noise is drawn anew at every access, fits see two draws of every row and are judged on both.
 
-**Combination.** With ``ℓ_c`` the held-out loss of candidate ``c``, summed over the rows (for
-numbers ``n/2 log`` of the mean squared error),
+**Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
+half the logarithm of the mean squared error),
 
-    w_c ∝ π_c exp(−κ ℓ_c),      κ = 0.35,
+    w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
 each body; the sources' model as it is and recalibrated count a quarter, since ``head`` and
@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.nn import functional
@@ -56,7 +56,7 @@ from fedbridge.training.state import Blend, Model, State
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -66,8 +66,8 @@ LED, RECALIBRATED, HEAD, INPUTS = "led", "recalibrated", "head", "inputs"
 ALONE, TUNED, NETWORK = "alone", "fine-tuned", "alone, network"
 
 RECALIBRATIONS = [(a, s) for a in (-1.0, 0.5, 1.0) for s in (0.3, 3.0)]
-HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 0.3, 1.0, 3.0, 10.0)]
-WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
+HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 1.0, 10.0)]
+WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 BY_ITSELF = [(0.0, s) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
 """Slopes ``a`` of the body's outputs, and strengths ``λ``."""
 
@@ -75,8 +75,10 @@ RATES, STAGES, PARTS = (0.3, 1.0), (30, 100, 300), (0.5, 1.0)
 """Learning rates as factors of the target's own, steps, and how much of the way is taken."""
 
 NETWORK_FOLDS, NETWORK_BATCH = 5, 16
-EVERY_ROW, FOLDS = 20, 10
-SHARPNESS = 0.35
+FOLDS_OF = ((20, 0), (60, 10), (math.inf, 5))
+"""Folds of up to so many labels; 0 holds out every row by itself."""
+
+SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE = 3, 1 / 3
 """Up to so many labels per class the fit to all rows has its ``λ`` times this."""
 
@@ -87,7 +89,10 @@ MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
 
 MOST_ROWS = 2_000
-"""Of more labels the fits see so many, and the folds are five: they are enough to choose."""
+"""Of more labels the fits see so many: they are enough to choose."""
+
+CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.02, 20
+"""Standard errors of a clear gain, what is too small a one, and rows to tell that by."""
 
 DRAWS, FIRST_DRAW = 2, 1_000_000
 NEGLIGIBLE = 1e-3
@@ -130,6 +135,7 @@ class Candidate:
         head: (K, f + 1) ``V`` and its bias.
         inputs: (K, d + 1) ``U`` and its bias.
         network: the trained network.
+        pulls: (rows, K) how the rows pull in a fit, from which one like it may start.
     """
 
     recipe: Recipe
@@ -138,6 +144,7 @@ class Candidate:
     head: Tensor | None = None
     inputs: Tensor | None = None
     network: State | None = None
+    pulls: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,43 @@ class Body:
     features: Tensor | None
 
 
+@dataclass(frozen=True)
+class Worth:
+    """What joining is worth by held-out outputs: of all candidates, and of those without sources.
+
+    Attributes:
+        rows: labelled rows that it stands on.
+        alone: mean held-out loss of what needs no source.
+        gain: by how much the loss is lower with the sources,
+        error: and the standard error of that over rows.
+        points: by how many points the accuracy is higher; of numbers, by how many % the squared
+            error is lower,
+        points_error: and the standard error of that.
+        of_classes: whether answers are classes, and losses cross-entropies.
+    """
+
+    rows: int
+    alone: float
+    gain: float
+    error: float
+    points: float
+    points_error: float
+    of_classes: bool
+
+    @property
+    def decision(self) -> Literal["join", "alone", "unclear"]:
+        """Join if the gain is clear, stay if even a large one would be small.
+
+        Clear is what one row in twenty such tables would show by chance; small is 0.02 of
+        cross-entropy, or 2% of the squared error. Fewer than 20 rows keep nobody from joining.
+        """
+        if self.gain > CLEAR * self.error:
+            return "join"
+        small = SMALL if self.of_classes else SMALL * self.alone
+        decided = self.rows >= ENOUGH_ROWS and self.gain + CLEAR * self.error < small
+        return "alone" if decided else "unclear"
+
+
 class Bench:
     """The target's labelled rows, its folds, and how candidates are fitted to them."""
 
@@ -166,7 +210,7 @@ class Bench:
         self.site, self.classes = federation.task.target, federation.task.n_classes
         self.labelled = labelled_rows(federation)
         n = len(self.labelled)
-        number = folds or (n if n <= EVERY_ROW else FOLDS if n <= MOST_ROWS else NETWORK_FOLDS)
+        number = folds or next(k for most, k in FOLDS_OF if n <= most) or n
         self.folds = deal_folds(federation, max(2, min(n, number))) if n > 1 else []
         self.draws = DRAWS if is_redrawn(self.site.prepare) else 1
         self.seen = self._seen()
@@ -258,42 +302,46 @@ class Bench:
         """Whether a linear model of the inputs is worth trying."""
         return self.size <= MOST_INPUTS
 
-    def refit(
-        self, body: Body, *, judge: bool = True, only: Sequence[Recipe] | None = None
-    ) -> list[Candidate]:
-        """Everything linear that can be made of a body; ``judge`` asks for held-out outputs."""
+    def refit(self, body: Body) -> list[Candidate]:
+        """Everything linear that can be made of a body, with held-out outputs."""
         found = [Candidate(Recipe(LED, body.name), body.outputs)]
-        grids = [(RECALIBRATED, RECALIBRATIONS), (HEAD, HEADS), (INPUTS, WITH_INPUTS)]
-        for family, grid in grids:
-            recipes = [Recipe(family, body.name, a, s) for a, s in grid]
-            found += self._fitted(recipes, body, judge=judge, only=only)
-        return [c for c in found if only is None or c.recipe in only]
+        for family, grid in ((RECALIBRATED, RECALIBRATIONS), (HEAD, HEADS), (INPUTS, WITH_INPUTS)):
+            found += self._fitted([Recipe(family, body.name, a, s) for a, s in grid], body)
+        return found
 
     def alone(self) -> list[Candidate]:
         """Linear models of the inputs, for which nobody else is needed."""
         return self._fitted([Recipe(ALONE, "", a, s) for a, s in BY_ITSELF], None)
 
+    def refit_from(self, body: Body, pulls: Mapping[Recipe, Tensor | None]) -> list[Candidate]:
+        """Candidates of an earlier body, fitted to this one; ``pulls`` are those of their rows."""
+        found = []
+        for family in dict.fromkeys(recipe.family for recipe in pulls):
+            recipes = [recipe for recipe in pulls if recipe.family == family]
+            known = [pull for recipe in recipes if (pull := pulls[recipe]) is not None]
+            if family == LED:
+                found += [Candidate(recipe, None) for recipe in recipes]
+            else:
+                found += self._fitted(recipes, body, torch.stack(known) if known else None)
+        return found
+
     def _fitted(
-        self,
-        recipes: Sequence[Recipe],
-        body: Body | None,
-        *,
-        judge: bool = True,
-        only: Sequence[Recipe] | None = None,
+        self, recipes: Sequence[Recipe], body: Body | None, pulls: Tensor | None = None
     ) -> list[Candidate]:
-        """All recipes of one family."""
-        wanted = [r for r in recipes if only is None or r in only]
+        """All recipes of one family; held-out outputs only where no earlier fit is followed."""
         family = recipes[0].family
-        axes = self._axes(family, body) if wanted else None
+        axes = self._axes(family, body)
         if axes is None:
             return []
-        truth = self.rows.truth
-        outputs = torch.zeros_like(truth) if body is None else body.outputs
-        given = torch.stack([recipe.slope * outputs for recipe in wanted])
-        strengths = torch.tensor([r.strength for r in wanted], dtype=torch.float64)
+        outputs = torch.zeros_like(self.rows.truth) if body is None else body.outputs
+        given = torch.stack([recipe.slope * outputs for recipe in recipes])
+        strengths = torch.tensor([r.strength for r in recipes], dtype=torch.float64)
         with one_thread():
-            whole, held_out = ridge(axes, given, strengths, self.rows, judge=judge)
-            layers = axes.layer(whole)
+            near = None if pulls is None else axes.pulled(pulls.double())
+            whole, held_out = ridge(
+                axes, given, strengths, self.rows, judge=pulls is None, near=near
+            )
+            layers, pulled = axes.layer(whole), axes.pulls(whole).float()
         return [
             Candidate(
                 recipe,
@@ -301,8 +349,9 @@ class Bench:
                 bias=layers[k][:, 0] if family == RECALIBRATED else None,
                 head=layers[k] if family == HEAD else None,
                 inputs=layers[k] if family in (INPUTS, ALONE) else None,
+                pulls=pulled[k],
             )
-            for k, recipe in enumerate(wanted)
+            for k, recipe in enumerate(recipes)
         ]
 
     def _axes(self, family: str, body: Body | None) -> Axes | None:
@@ -401,11 +450,11 @@ class Bench:
         return functional.cross_entropy(outputs, labels, reduction="none")
 
     def log_likelihood(self, held_out: Tensor) -> float:
-        """Of the rows, each draw counting in part; of numbers at the variance that suits best."""
+        """Of the rows, as if they were 30 at least; of numbers at the variance that suits best."""
         losses = self.losses(held_out)
         if not bool(losses.isfinite().all()):
             return -math.inf
-        number = len(losses) / self.draws
+        number = max(len(losses) / self.draws, LEAST_ROWS)
         if self.classes is None:
             return -number / 2 * math.log(max(float(losses.mean()), 1e-30))
         return -number * float(losses.mean())
@@ -423,6 +472,36 @@ class Bench:
             dtype=torch.float64,
         )
         return torch.softmax(logs, 0)
+
+    def worth(self, candidates: Sequence[Candidate], weights: Tensor) -> Worth | None:
+        """What those candidates that need sources add to the others.
+
+        None if one kind is missing, or a single row would have to tell. Without sources the others
+        have the weights that they have among themselves.
+        """
+        alone = torch.tensor([not candidate.recipe.body for candidate in candidates])
+        if not bool(alone.any()) or bool(alone.all()):
+            return None
+        every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
+        by_itself = torch.where(alone, weights, 0.0)
+        by_itself = by_itself / by_itself.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+        ours, theirs = (torch.einsum("c,cik->ik", w, every) for w in (weights, by_itself))
+        lost = self.losses(theirs)
+        gains = lost - self.losses(ours)
+        number = len(gains) / self.draws
+        if number < 2:
+            return None
+        if self.classes is None:
+            points = 100 * gains / lost.mean().clamp(min=1e-30)
+        else:
+            labels = self.rows.labels[self.counts]
+            right = [(o[self.counts].argmax(1) == labels).double() for o in (ours, theirs)]
+            points = 100 * (right[0] - right[1])
+        errors = [float(values.std()) / number**0.5 for values in (gains, points)]
+        return Worth(
+            round(number), float(lost.mean()), float(gains.mean()), errors[0],
+            float(points.mean()), errors[1], self.classes is not None,
+        )  # fmt: skip
 
 
 def place_of(model: nn.Module) -> HeadPlace | None:

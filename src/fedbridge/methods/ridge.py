@@ -14,7 +14,8 @@ as many unknowns as rows.
 For classes the curvature of a row's loss is at most ½ (Böhning 1992), so in the principal axes the
 diagonal ``max_i w_i S² / 2 + λ`` bounds the curvature of the whole. That is the step size of an
 accelerated gradient method with restarts (O'Donoghue, Candès 2015), in float32: outputs are wanted
-to three digits.
+to three digits. A fit that is done leaves the batch. Where features have moved only a little since
+an earlier fit, that is where it starts: ``B = Φᵀ α`` with what every row pulled then (``pulls``).
 
 Böhning: Multinomial logistic regression algorithm, Annals of the Institute of Statistical
 Mathematics 44, 1992. O'Donoghue, Candès: Adaptive restart for accelerated gradient schemes,
@@ -34,7 +35,10 @@ from fedbridge.models.heads import with_ones
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_STEPS, MOST_STEPS_FROM_NEAR = 150, 40
+MOST_STEPS, MOST_STEPS_FROM_NEAR, STEPS_AFTER = 150, 40, 10
+"""From nothing, from the fit to all rows, and after an earlier fit: that is followed, step by step,
+from round to round."""
+
 LOOK_EVERY = 5
 SETTLED = 1e-3
 """Largest change of an output in a step at which a fit is done."""
@@ -86,6 +90,14 @@ class Axes:
         """(…, K, d + 1) weights of the features and a bias from fits (…, r, K) in these axes."""
         return (self.back @ fitted).transpose(-1, -2)
 
+    def pulls(self, fitted: Tensor) -> Tensor:
+        """(…, n, K) ``α`` with ``Φᵀ α`` = the fits (…, r, K): what every row has pulled."""
+        return self.rows @ (fitted / self.sizes.square()[:, None])
+
+    def pulled(self, pulls: Tensor) -> Tensor:
+        """(…, r, K) the fits that rows make which pull like this."""
+        return self.rows.T @ pulls
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -116,7 +128,13 @@ class Rows:
 
 
 def ridge(
-    axes: Axes, given: Tensor, strengths: Tensor, rows: Rows, *, judge: bool = True
+    axes: Axes,
+    given: Tensor,
+    strengths: Tensor,
+    rows: Rows,
+    *,
+    judge: bool = True,
+    near: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Fits to all rows, and what they would say of every row without its fold.
 
@@ -126,34 +144,47 @@ def ridge(
         strengths: (P,) each fit's ``λ``.
         rows: labels and folds.
         judge: whether to fit without every fold too.
+        near: (P, r, K) where the fits to all rows may start.
 
     Returns:
         (P, r, K) the fits to all rows, and (P, n, K) held-out outputs, if asked for.
     """
-    folds, solve = len(rows.weights), _squares if rows.classes is None else _logistic
-    every = rows.all.expand(len(given), -1)
-    whole = solve(axes, given, rows.ease * strengths, every, rows.truth, None)
+    weights, most = rows.all.expand(len(given), -1), MOST_STEPS if near is None else STEPS_AFTER
+    whole = _solve(axes, given, rows.ease * strengths, weights, rows, near, most)
     if not judge:
         return whole, None
-    apart = solve(
+    folds = len(rows.weights)
+    apart = _solve(
         axes,
         given.repeat_interleave(folds, 0),
         strengths.repeat_interleave(folds),
         rows.weights.repeat(len(given), 1),
-        rows.truth,
+        rows,
         whole.repeat_interleave(folds, 0),
+        MOST_STEPS_FROM_NEAR,
     ).unflatten(0, (len(given), folds))
     held_out = given + torch.einsum("ir,pirk->pik", axes.rows, apart[:, rows.fold_of])
     return whole, held_out
 
 
-def _squares(
+def _solve(
     axes: Axes,
     given: Tensor,
     strengths: Tensor,
     weights: Tensor,
-    truth: Tensor,
+    rows: Rows,
     near: Tensor | None,
+    most: int,
+) -> Tensor:
+    """(P, r, K) fits with (P, n) weights of the rows: of numbers at once, of classes in steps."""
+    if rows.classes is None:
+        return _squares(axes, given, strengths, weights, rows.truth)
+    start = given.new_zeros(len(given), len(axes.sizes), given.shape[2]) if near is None else near
+    return _logistic(axes, given, strengths, weights, rows.truth, start, most)
+
+
+def _squares(
+    axes: Axes, given: Tensor, strengths: Tensor, weights: Tensor, truth: Tensor
 ) -> Tensor:
     """Least squares, in closed form."""
     weighted = axes.rows.T * weights[:, None]
@@ -169,25 +200,41 @@ def _logistic(
     strengths: Tensor,
     weights: Tensor,
     truth: Tensor,
-    near: Tensor | None,
+    start: Tensor,
+    most: int,
 ) -> Tensor:
-    """Multinomial logistic regression by accelerated gradient steps, from zero or from near."""
-    rows, given, weights, truth = (t.float() for t in (axes.rows, given, weights, truth))
-    across, strengths = rows.T.contiguous(), strengths.float()
-    heaviest, pull = weights.amax(1)[:, None], strengths[:, None, None]
-    bound = (heaviest * axes.sizes.float().square() / 2 + strengths[:, None])[:, :, None]
-    at = given.new_zeros(len(given), rows.shape[1], given.shape[2])
-    at = at if near is None else near.float()
-    ahead, momentum = at, torch.ones_like(pull)
-    for step in range(MOST_STEPS if near is None else MOST_STEPS_FROM_NEAR):
-        wrong = weights[:, :, None] * (torch.softmax(given + rows @ ahead, 2) - truth)
-        gradient = across @ wrong + pull * ahead
+    """Multinomial logistic regression by accelerated gradient steps.
+
+    Fits lie side by side, (r, P, K), so that a step is two products of matrices for all of them.
+    """
+    rows, truth = axes.rows.float(), truth.float()[:, None]
+    across = rows.T.contiguous()
+    n, classes = given.shape[1:]
+    given = given.float().transpose(0, 1).contiguous()
+    weights, pull = weights.float().T[:, :, None], strengths.float()[None, :, None]
+    bound = axes.sizes.float().square()[:, None, None] / 2 * weights.amax(0) + pull
+    done = start.float().transpose(0, 1).contiguous()
+    at = ahead = done
+    left, momentum = torch.arange(len(start)), torch.ones_like(pull)
+    for step in range(1, most + 1):
+        outputs = (rows @ ahead.flatten(1)).view(n, -1, classes).add_(given)
+        wrong = torch.softmax(outputs, 2).sub_(truth).mul_(weights)
+        gradient = (across @ wrong.flatten(1)).view_as(ahead).add_(pull * ahead)
         now = ahead - gradient / bound
         moved = now - at
-        uphill = (gradient * moved).sum((1, 2), keepdim=True) > 0
+        uphill = (gradient * moved).sum((0, 2), keepdim=True) > 0
         following = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum.square()).sqrt()) / 2)
         ahead = now + torch.where(uphill, 0.0, (momentum - 1) / following) * moved
         at, momentum = now, following
-        if step % LOOK_EVERY == LOOK_EVERY - 1 and float((rows @ moved).abs().max()) < SETTLED:
+        if step % LOOK_EVERY and step < most:
+            continue
+        change = (rows @ moved.flatten(1)).view(n, -1, classes).abs().amax((0, 2))
+        on = change >= SETTLED if step < most else torch.zeros_like(change, dtype=torch.bool)
+        if bool(on.all()):
+            continue
+        done[:, left[~on]] = at[:, ~on]
+        if not bool(on.any()):
             break
-    return at.double()
+        left, at, ahead, momentum = left[on], at[:, on], ahead[:, on], momentum[:, on]
+        given, weights, pull, bound = given[:, on], weights[:, on], pull[:, on], bound[:, on]
+    return done.transpose(0, 1).double()

@@ -6,20 +6,18 @@ building decides the initial parameters.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import re
-import sys
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedbridge.base.errors import ModelError, OptionError, nearest
+from fedbridge.base.own_code import import_object, look_here_too
 from fedbridge.base.registry import Registry
 from fedbridge.models import networks, resnet
 
@@ -90,7 +88,7 @@ def _build(spec: ModelSpec, task: TaskShape) -> nn.Module:
         return _call_factory(spec, task, getattr(spec, "__name__", type(spec).__name__))
     name, colon, rest = spec.partition(":")
     if colon and rest.isidentifier() and not _is_ours(name, rest):
-        return _call_factory(_import_factory(name, rest), task, spec)
+        return _call_factory(_import_factory(spec), task, spec)
     return registry.get(name)(task, rest if colon else None)
 
 
@@ -101,33 +99,17 @@ def _is_ours(name: str, rest: str) -> bool:
     """
     if resnet.is_variant(name, rest):
         return True
-    _look_here_too()
+    look_here_too()
     return name in registry.names() and importlib.util.find_spec(name) is None
 
 
-def _look_here_too() -> None:
-    """Let imports find modules in the current directory."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-
-
-def _import_factory(module_name: str, function: str) -> Callable[..., nn.Module]:
-    _look_here_too()
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ModelError(
-            f"Expected to import {module_name!r} for the model '{module_name}:{function}', but "
-            f"that failed with {type(error).__name__}: {error}. Run from the folder that holds it, "
-            f"or install it."
-        ) from error
-    factory = getattr(module, function, None)
+def _import_factory(spec: str) -> Callable[..., nn.Module]:
+    factory, where = import_object(spec, "model", ModelError)
     if not callable(factory):
+        module, _, function = spec.partition(":")
         raise ModelError(
-            f"Expected {module_name!r} ({getattr(module, '__file__', 'built in')}) to have a "
-            f"function {function!r} that returns a model, but it has none."
+            f"Expected {module!r} ({where}) to have a function {function!r} that returns a model, "
+            f"but it has none."
         )
     return cast("Callable[..., nn.Module]", factory)
 

@@ -116,7 +116,7 @@ def _read(folder: Path, *, unchecked: bool) -> RunRecord | ComparisonRecord:
 def save_figures(
     page: Page, folder: Path, progress: Callable[[float, str], object] | None = None
 ) -> list[Path]:
-    """Every chart as SVG and as PNG; ``progress`` is told the share done, and what is next."""
+    """Every chart as SVG, PNG and PDF; ``progress`` is told the share done, and what is next."""
     # It starts a JavaScript engine, which nothing else needs.
     import vl_convert
 
@@ -126,7 +126,12 @@ def save_figures(
         if progress is not None:
             progress(done / len(charts), chart.title)
         svg = vl_convert.vegalite_to_svg(paper_spec(chart))
-        for suffix, content in (("svg", svg), ("png", vl_convert.svg_to_png(svg, scale=SCALE))):
+        drawn: dict[str, str | bytes] = {
+            "svg": svg,
+            "png": vl_convert.svg_to_png(svg, scale=SCALE),
+            "pdf": vl_convert.svg_to_pdf(svg),
+        }
+        for suffix, content in drawn.items():
             written.append(folder / f"{chart.key}.{suffix}")
             write_atomically(written[-1], content)
     return written

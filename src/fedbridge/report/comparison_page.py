@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
-from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedbridge.report.charts import INK, PALETTE, REST, Chart
+from fedbridge.base.files import file_name
+from fedbridge.report.charts import CHANCE, INK, PALETTE, REST, Chart, more_styles
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart, rank_chart
 from fedbridge.report.page import (
@@ -27,16 +28,18 @@ from fedbridge.report.page import (
 from fedbridge.report.reproduce import comparison_command
 from fedbridge.report.result_tables import comparison_table
 from fedbridge.report.tables import Cell, Column, Table
-from fedbridge.report.text import Html, Piece, counted, markup, tag
+from fedbridge.report.text import Html, Piece, counted, markup, some, tag
 from fedbridge.runs.record import mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.evaluation.ranking import Ranking
     from fedbridge.runs.comparison import CellResult, Comparison, ComparisonRecord
 
 ALONE = "target-only"
+NAMED = 8
+"""Of more methods than this, a sentence says how many more there are."""
 LEAST_VALUES = 3
 """A curve over a dial needs so many of its values."""
 RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
@@ -45,6 +48,7 @@ RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
     ranking, command = record.comparison.ranking(), comparison_command(record)
+    looks = _looks_of_methods(record.comparison)
     return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison, ranking),
@@ -53,11 +57,11 @@ def comparison_page(record: ComparisonRecord) -> Page:
                 "Means",
                 (comparison_table(record.comparison), *(note(text) for text in record.notes)),
             ),
-            _ranking(ranking),
-            Section("Turning a dial", tuple(_dial_charts(record))),
-            _by_setting(record.comparison),
-            Section("Who wins where", (_map_chart(record),)),
-            Section("Over the rounds", tuple(_curve_charts(record))),
+            _ranking(ranking, looks),
+            Section("Turning a dial", tuple(_dial_charts(record, looks))),
+            _by_setting(record.comparison, looks),
+            Section("Who wins where", (_map_chart(record, looks),)),
+            Section("Over the rounds", tuple(_curve_charts(record, looks))),
             _failures(record.comparison),
             Section("Run it again", (None if command is None else code(command),)),
             Section("Every run", (_runs(record.comparison),), folded=True),
@@ -68,8 +72,14 @@ def comparison_page(record: ComparisonRecord) -> Page:
 
 def _lead(comparison: Comparison, ranking: Ranking | None) -> Html:
     done, planned = len(comparison.finished), len(comparison.cells)
-    finished = "" if done == planned else f"Unfinished: {done} of {planned} runs so far. "
-    failed = f"{len(comparison.failures)} failed. " if comparison.failures else ""
+    failed = f"{counted(len(comparison.failures), 'run')} failed. " if comparison.failures else ""
+    finished = ""
+    if comparison.open:
+        whole = f"{len(comparison.complete)} of {counted(len(comparison.settings), 'setting')}"
+        finished = (
+            f"Unfinished: {done} of {planned} runs so far, {len(comparison.open)} still to come. "
+            f"Counted: {whole}, those in which all methods have finished. "
+        )
     tested = [cell.summary["n_test"] for cell in comparison.finished if cell.summary]
     scored = {cell.method for cell in comparison.finished}
     return markup(
@@ -79,25 +89,30 @@ def _lead(comparison: Comparison, ranking: Ranking | None) -> Html:
             f"{counted(len(comparison.settings), 'setting')}, "
             f"{counted(len(comparison.seeds), 'seed')}, {counted(comparison.rounds, 'round')}."
         ),
-        paragraph(_sureness(ranking)) if len(scored) > 1 else None,
+        paragraph(_sureness(ranking)) if len(scored) > 1 and comparison.complete else None,
         small_test_note(min(tested), "differences may be chance.") if tested else None,
     )
 
 
 def _verdict(comparison: Comparison) -> str:
-    """Who has the best mean, or with several settings, the best in how many of them."""
-    settings = len(comparison.settings)
+    """Who has the best mean, or with several settings, the best in how many of them.
+
+    Settings in which a method is still to run do not count.
+    """
+    settings, complete = len(comparison.settings), len(comparison.complete)
     wins = {
         row.method: sum(entry.best for entry in row.entries[:settings]) for row in comparison.rows()
     }
     most = max(wins.values())
     if not most:
-        return "No run is finished yet."
+        if comparison.open and comparison.finished:
+            return "No best yet: in no setting all methods have finished."
+        return "No run is finished yet." if comparison.open else "No run has a score."
     leading = [method for method in wins if wins[method] == most]
     each = " each" if len(leading) > 1 else ""
-    where = "" if settings == 1 else f" in {most} of {settings} settings{each}"
-    so_far = " so far" if comparison.open else ""
-    return f"Best{so_far}{where}: {', '.join(leading)}"
+    where = "" if settings == 1 else f" in {most} of {complete} settings{each}"
+    so_far = "" if complete == settings else " so far"
+    return f"Best{so_far}{where}: {some(leading, NAMED)}"
 
 
 def _sureness(ranking: Ranking | None) -> str:
@@ -108,24 +123,42 @@ def _sureness(ranking: Ranking | None) -> str:
     if len(others) == len(ranking.entries) - 1:
         return "By their ranks the methods cannot be told apart: the differences may be chance."
     if others:
-        return f"{first} has the best mean rank, but cannot be told from {', '.join(others)}."
+        return f"{first} has the best mean rank, but cannot be told from {some(others, NAMED)}."
     return f"{first} has the best mean rank, and the others are behind by more than chance."
 
 
-def _by_setting(comparison: Comparison) -> Section:
-    """Dots per method, a chart per setting."""
-    charts, every = [], comparison.rows()
+def _by_setting(comparison: Comparison, looks: Mapping[str, str]) -> Section:
+    """Dots per method, a chart per setting, the methods in the same order in all."""
+    charts, every = [], {row.method: row for row in comparison.rows()}
     for column, setting in enumerate(comparison.settings):
         rows = []
-        for row in every:
-            entry, scores = row.entries[column], comparison.scores(setting, row.method)
-            rows.append(DotRow(row.method, scores, entry.mean, entry.spread, entry.best))
-        charts.append(dot_chart(f"setting-{column}", setting, rows, x_label=comparison.measure))
-    seen = note("Diamonds: the best mean of a setting. Small dots: single seeds. Bars: the spread.")
+        for method, look in looks.items():
+            entry, scores = every[method].entries[column], comparison.scores(setting, method)
+            whole = len(scores) == len(comparison.seeds)
+            mean, spread = (entry.mean, entry.spread) if whole else (None, None)
+            rows.append(DotRow(method, scores, mean, spread, entry.best and whole, look))
+        charts.append(
+            dot_chart(
+                f"by-setting-{file_name(setting)}",
+                setting,
+                rows,
+                x_label=comparison.measure,
+                limits=_limits(comparison),
+            )
+        )
+    seen = note(
+        "Diamonds: the best mean of a setting. Small dots: single seeds; there is a mean where all "
+        "seeds are. Bars: the spread."
+    )
     return Section("By setting", (*charts, seen if any(charts) else None))
 
 
-def _ranking(ranking: Ranking | None) -> Section | None:
+def _limits(comparison: Comparison) -> tuple[float, float]:
+    """Between what scores are: accuracies in percent, or negative losses."""
+    return (0.0, 100.0) if comparison.has_classes else (-math.inf, 0.0)
+
+
+def _ranking(ranking: Ranking | None, looks: Mapping[str, str]) -> Section | None:
     if ranking is None:
         return None
     left_out = ", ".join(ranking.left_out)
@@ -133,7 +166,7 @@ def _ranking(ranking: Ranking | None) -> Section | None:
         "Ranking",
         (
             paragraph(ranking.sentence()),
-            rank_chart(ranking),
+            rank_chart(ranking, looks),
             note(f"Not ranked, because they do not apply everywhere: {left_out}.")
             if left_out
             else None,
@@ -144,8 +177,14 @@ def _ranking(ranking: Ranking | None) -> Section | None:
 def _failures(comparison: Comparison) -> Section | None:
     if not comparison.failures:
         return None
-    rows = tuple((cell.setting, cell.method, cell.seed, cell.error) for cell in comparison.failures)
-    columns = (*RUN_COLUMNS, Column("error"))
+    seeds: dict[tuple[str, str, str], list[int]] = {}
+    for cell in comparison.failures:
+        seeds.setdefault((cell.setting, cell.method, str(cell.error)), []).append(cell.seed)
+    rows = tuple(
+        (setting, method, Cell(numbers[0], ", ".join(map(str, numbers))), error)
+        for (setting, method, error), numbers in seeds.items()
+    )
+    columns = (Column("setting"), Column("method"), Column("seeds"), Column("error"))
     return Section("Failed", (Table("failures", "Runs that failed, and why", columns, rows),))
 
 
@@ -160,7 +199,7 @@ def _runs(comparison: Comparison) -> Table:
 
 def _state(cell: CellResult) -> Cell:
     """Where the run stands; a finished one leads to its own page."""
-    shown = "failed" if cell.error is not None else "done" if cell.summary else "open"
+    shown = "failed" if cell.error is not None else "done" if cell.summary else "not finished"
     if cell.unmet:
         shown = "does not apply"
     if shown != "done" or cell.folder is None:
@@ -185,61 +224,96 @@ def _configuration(record: ComparisonRecord) -> list[tuple[str, Piece]]:
     return pairs
 
 
-def _curve_charts(record: ComparisonRecord) -> list[Chart | None]:
+def _curve_charts(record: ComparisonRecord, looks: Mapping[str, str]) -> list[Chart | None]:
     """The mean over seeds of every method over the rounds, a chart per setting."""
-    looks, measure = _looks_of_methods(record), record.comparison.measure
+    comparison = record.comparison
+    rows = {row.method: row for row in comparison.rows()}
     charts = []
-    for column, setting in enumerate(record.comparison.settings):
+    for column, setting in enumerate(comparison.settings):
         lines = [
-            Series(method, _mean_curve(record, setting, method), look)
+            Series(
+                method,
+                _mean_curve(record, setting, method),
+                look,
+                best=rows[method].entries[column].best,
+            )
             for method, look in looks.items()
         ]
         charts.append(
-            line_chart(f"curves-{column}", setting, lines, x_label="round", y_label=measure)
+            line_chart(
+                f"over-rounds-{file_name(setting)}",
+                setting,
+                lines,
+                x_label="round",
+                y_label=comparison.measure,
+                note=_undrawn(comparison, lines),
+                name_pale=True,
+                wide=len(lines) > len(PALETTE),
+                limits=_limits(comparison),
+            )
         )
     return charts
 
 
-def _looks_of_methods(record: ComparisonRecord) -> dict[str, str]:
-    """Methods in their colours, which those with the best means over settings get.
+def _undrawn(comparison: Comparison, lines: Sequence[Series]) -> str:
+    """Which methods have no line, where means over seeds are drawn and all apply."""
+    unmet = {cell.method for cell in comparison.cells if cell.unmet}
+    missing = [line.name for line in lines if not line.present() and line.name not in unmet]
+    if len(comparison.seeds) == 1 or not missing:
+        return ""
+    return f"Without a line, for not all seeds are there: {some(missing, NAMED)}."
 
-    The target alone is always drawn in ink: it is what all others have to beat.
+
+def _looks_of_methods(comparison: Comparison) -> dict[str, str]:
+    """All methods, the best first, with their styles: one for the whole page.
+
+    Who has the best mean anywhere always has a colour, whatever it takes; the rest of the palette
+    goes to the best means over settings, and what is left over is grey, as are bounds. The target
+    alone is always drawn in ink: it is what all others have to beat.
     """
-    comparison = record.comparison
     scores: dict[str, list[float]] = {}
-    for row in comparison.rows():
-        means = [entry.mean for entry in row.entries[: len(comparison.settings)]]
-        scores[row.method] = [score for score in means if score is not None]
-    contenders = [
-        m for m in comparison.methods if scores[m] and m != ALONE and m not in comparison.bounds
-    ]
-    contenders.sort(key=lambda method: (-len(scores[method]), -fmean(scores[method])))
-    looks = dict.fromkeys(comparison.methods, REST)
-    looks |= dict(zip(contenders, PALETTE, strict=False))
-    looks |= {ALONE: INK} if ALONE in looks else {}
-    return dict(sorted(looks.items(), key=itemgetter(1)))
+    wins: dict[str, int] = {}
+    for row in comparison.rows(so_far=True):
+        entries = row.entries[: len(comparison.settings)]
+        scores[row.method] = [entry.mean for entry in entries if entry.mean is not None]
+        wins[row.method] = sum(entry.best for entry in entries)
+    order = sorted(
+        comparison.methods,
+        key=lambda m: (-len(scores[m]), -fmean(scores[m]) if scores[m] else 0.0),
+    )
+    contenders = [m for m in order if scores[m] and m != ALONE and m not in comparison.bounds]
+    winners = [m for m in contenders if wins[m]]
+    coloured = [*winners, *(m for m in contenders if not wins[m])]
+    coloured = coloured[: max(len(winners), len(PALETTE))]
+    looks = dict.fromkeys(order, REST)
+    looks |= dict(zip(coloured, more_styles(len(coloured)), strict=True))
+    return looks | ({ALONE: INK} if ALONE in looks else {})
 
 
 def _mean_curve(
     record: ComparisonRecord, setting: str, method: str
 ) -> tuple[tuple[float, float | None], ...]:
+    """The mean in every round that all seeds have: one of fewer would jump where one ends."""
     values: defaultdict[int, list[float | None]] = defaultdict(list)
     for history in record.histories:
         if (history.setting, history.method) == (setting, method):
             for number, value in history.curve:
                 values[number].append(value)
-    return tuple((number, mean(values[number])) for number in sorted(values))
+    planned = len(record.comparison.seeds)
+    return tuple(
+        (number, mean(there) if len(there) == planned and None not in there else None)
+        for number, there in sorted(values.items())
+    )
 
 
-def _dial_charts(record: ComparisonRecord) -> list[Chart | None]:
+def _dial_charts(record: ComparisonRecord, looks: Mapping[str, str]) -> list[Chart | None]:
     """Scores over an option that several settings turn: shift curves, sample sizes, beta."""
-    looks, measure = _looks_of_methods(record), record.comparison.measure
-    charts = []
-    for number, (name, fixed, steps) in enumerate(_dials(record.tasks)):
+    comparison, charts = record.comparison, []
+    for name, fixed, steps in _dials(record.tasks):
         lines = [
             Series(
                 method,
-                tuple((value, record.comparison.score(label, method)) for value, label in steps),
+                tuple((value, comparison.whole_score(label, method)) for value, label in steps),
                 look,
             )
             for method, look in looks.items()
@@ -247,7 +321,18 @@ def _dial_charts(record: ComparisonRecord) -> list[Chart | None]:
         dial, others = name.replace("_", " "), ", ".join(f"{key} {value}" for key, value in fixed)
         title = f"Over {dial}" + (f" ({others})" if others else "")
         charts.append(
-            line_chart(f"dial-{number}", title, lines, x_label=dial, y_label=measure, whole=False)
+            line_chart(
+                file_name(f"over-{dial}" + "".join(f"-{key}-{value}" for key, value in fixed)),
+                title,
+                lines,
+                x_label=dial,
+                y_label=comparison.measure,
+                whole=False,
+                note=_undrawn(comparison, lines),
+                name_pale=True,
+                wide=len(lines) > len(PALETTE),
+                limits=_limits(comparison),
+            )
         )
     return charts
 
@@ -272,7 +357,7 @@ def _dials(
     ]
 
 
-def _map_chart(record: ComparisonRecord) -> Chart | Html | None:
+def _map_chart(record: ComparisonRecord, looks: Mapping[str, str]) -> Chart | Html | None:
     """Settings where their noise and distances are, coloured by who won there."""
     comparison = record.comparison
     rows = comparison.rows()
@@ -284,7 +369,8 @@ def _map_chart(record: ComparisonRecord) -> Chart | Html | None:
         best = [row.method for row in rows if row.entries[column].best]
         if d2 is None or sigma2 is None or not best:
             continue
-        places.append(Place(setting, d2, sigma2, best[0] if len(best) == 1 else "several"))
+        won, look = (best[0], looks[best[0]]) if len(best) == 1 else ("several", CHANCE)
+        places.append(Place(setting, d2, sigma2, look, won=won))
         shares += [h.tau2 for h in measured]
         sizes += [h.entries for h in measured if h.entries]
     return map_of_winners(

@@ -18,6 +18,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
+// A table that is wider than the page has a button at its edge until its end is seen.
+for (const button of document.querySelectorAll(".onward")) {
+  const box = button.previousElementSibling;
+  const show = () => {
+    button.hidden = box.scrollWidth - box.clientWidth - box.scrollLeft < 8;
+  };
+  button.addEventListener("click", () => box.scrollBy({ left: box.clientWidth / 2 }));
+  box.addEventListener("scroll", show, { passive: true });
+  new ResizeObserver(show).observe(box);
+}
+
 // Light or dark: as the system says, until the reader says otherwise.
 {
   const root = document.documentElement;

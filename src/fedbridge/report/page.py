@@ -188,7 +188,7 @@ def map_of_winners(
         "The ground says which rule has the smallest expected error of its update (Delta error) "
         "with one source at this distance, β = ½ where a rule has one"
     )
-    drawn = win_map("map", title, places, angles, mine="you are here", note=f"{ground}; {marks}")
+    drawn = win_map("map-of-winners", title, places, angles, note=f"{ground}; {marks}")
     if drawn is None and places:
         return note("No map of who wins: nowhere are distance and noise both estimated above zero.")
     return drawn

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.evaluation.diagnostics import Diagnosis, at_threshold
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
-from fedbridge.report.charts import REST, styles
+from fedbridge.report.charts import PALETTE, REST, styles
 from fedbridge.report.tables import Cell, Column, Line, Table
 from fedbridge.report.text import capital, counted, markup, minus, tag
 from fedbridge.runs.record import RunRecord, mean
@@ -183,8 +183,12 @@ def sites_table(record: RunRecord) -> Table:
 
 
 def ranked(record: RunRecord) -> list[tuple[int, str]]:
-    """Sources and their colours; with more sources than colours, the weighty ones get them."""
-    order, colours = [*range(len(record.sources))], styles(len(record.sources))
+    """Sources and their colours; with more sources than colours, the weighty ones get them.
+
+    The palette's first is that of the model which the run makes.
+    """
+    count = len(record.sources)
+    order, colours = [*range(count)], styles(count, PALETTE[1:])
     if REST in colours:
         order.sort(key=lambda index: -(record.source_mean("beta", index) or 0.0))
     return list(zip(order, colours, strict=True))
@@ -268,7 +272,7 @@ def comparison_table(comparison: Comparison, notes: Sequence[str] | None = None)
     """
     rows = comparison.rows()
     seeds = len(comparison.seeds)
-    planned = [seeds] * len(comparison.settings) + [seeds * len(comparison.settings)]
+    planned = [seeds] * len(comparison.settings) + [seeds * len(comparison.complete)]
     spread = "std" if seeds > 1 else "half of the 95% interval"
     columns = [
         Column(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
-from fedbridge.report.charts import INK, Chart, styles
+from fedbridge.methods.candidates import ALONE
+from fedbridge.report.charts import CHANCE, INK, Chart
 from fedbridge.report.charts.maps import Angles, Place
 from fedbridge.report.charts.plots import DotRow, Series, dot_chart, line_chart
 from fedbridge.report.charts.tested import calibration_chart, confusion_chart, roc_chart
@@ -35,7 +36,7 @@ from fedbridge.report.result_tables import (
     rounds_table,
     sites_table,
 )
-from fedbridge.report.tables import Column, Line, Table
+from fedbridge.report.tables import Cell, Column, Line, Table
 from fedbridge.report.text import (
     MISSING,
     Html,
@@ -47,6 +48,7 @@ from fedbridge.report.text import (
     percent,
     size,
     some,
+    stretches,
     tag,
 )
 from fedbridge.runs.record import RunRecord, mean
@@ -63,8 +65,15 @@ SHOWN_SITES = 25
 LISTED = 500
 """Tables of rounds show at most so many rows; ``history.jsonl`` has them all."""
 
-WEIGHTY = 6
-"""The chart of weights shows so many candidates."""
+WEIGHTY, LIGHT = 6, 0.01
+"""The chart of weights shows so many candidates, and none that never had more than this."""
+
+STRETCHES = 4
+"""Of the rounds that have the same to say, so many stretches are named."""
+
+NO_LOSS_BELOW = (0.0, math.inf)
+MODEL, MODEL_TOO = "c0", "c0/1"
+"""The style of the model that the run makes, and of another measure of it; no source has it."""
 
 STEPS = 100
 """Thresholds that a reader can choose from, from 0 to 1."""
@@ -78,7 +87,7 @@ def run_page(record: RunRecord) -> Page:
         markup(_verdict(record), _tiles(record)),
         (
             Section("Over the rounds", tuple(_curves(record))),
-            *_choice(record),
+            _alone_or_joined(record),
             _sites(record),
             _tested(record),
             _events(record),
@@ -174,65 +183,125 @@ def _curves(record: RunRecord) -> list[Chart | Html | None]:
     return [
         _accuracy_chart(record, warm),
         line_chart(
-            "loss",
+            "loss-over-rounds",
             "Loss",
             [
-                Series("test", record.curve("loss")),
-                Series("validation", record.curve("validation_loss"), "c1"),
+                Series("test", record.curve("loss"), MODEL),
+                Series("validation", record.curve("validation_loss"), MODEL_TOO),
             ],
             x_label="round",
             y_label="squared error" if record.regression else "cross-entropy",
             note=warm,
+            limits=NO_LOSS_BELOW,
         ),
     ]
 
 
 def _accuracy_chart(record: RunRecord, warm: str) -> Chart | None:
-    if record.regression:
-        return None
     points = record.curve("accuracy")
+    chance = record.chance
+    if chance is None or not any(value is not None for _, value in points):
+        return None
     band = tuple(record.interval(value) for _, value in points)
-    shaded = "Shaded: 95 % confidence interval of the accuracy." if any(band) else ""
+    shaded = "Shaded: 95 % confidence interval of the accuracy. " if any(band) else ""
+    guess = f"Chance: {chance.how}, {percent(chance.accuracy)}."
     return line_chart(
-        "accuracy",
+        "accuracy-over-rounds",
         "Accuracy",
         [
-            Series("accuracy", points, "c0", band),
-            Series("balanced accuracy", record.curve("balanced_accuracy"), INK),
+            Series("chance", tuple((x, chance.accuracy) for x, _ in points), CHANCE),
+            Series("balanced", record.curve("balanced_accuracy"), MODEL_TOO),
+            Series("accuracy", points, MODEL, band),
         ],
         x_label="round",
         y_label="test accuracy in %",
-        note=f"{shaded} {warm}".strip(),
+        note=f"{shaded}{guess} {warm}".strip(),
+        limits=(0.0, 100.0),
     )
 
 
-def _choice(record: RunRecord) -> list[Section]:
-    """What the target chose from, if it did."""
+def _alone_or_joined(record: RunRecord) -> Section:
+    """Whether joining was worth it by the target's own labels, and what it chose from."""
+    title = "Alone against joined"
     if not record.candidates:
-        return []
-    weighted = {line["round"]: line["weights"] for line in record.trained if line.get("weights")}
-    shares = {name: [w.get(name) for w in weighted.values()] for name, *_ in record.candidates}
-    heavy = sorted(shares, key=lambda name: -(shares[name][-1] or 0.0) if shares[name] else 0.0)
-    heavy, colours = heavy[:WEIGHTY], styles(WEIGHTY)
-    chart = line_chart(
-        "weights",
-        "Weights of the candidates",
-        [
-            Series(name, tuple(zip(weighted, shares[name], strict=True)), colour)
-            for name, colour in zip(heavy, colours, strict=False)
-        ],
-        x_label="round",
-        y_label="weight",
-        least=0.0,
-        note="Weights change in the rounds in which the target chooses anew.",
-    )
+        return Section(title, (_no_evidence(record),))
     explained = note(
         "Held-out loss: on the target's labelled rows, each judged by a replica that never saw it. "
         "The answers of all candidates are added with these weights; what is called earlier starts "
-        "from the sources' model of an earlier round."
+        "from the sources' model of an earlier round, and what is called alone from none."
     )
-    parts = (chart if weighted else None, candidates_table(record), explained)
-    return [Section("What the target chose from", parts)]
+    parts = (_held_out_chart(record), _weights_chart(record), candidates_table(record), explained)
+    return Section(title, parts)
+
+
+def _no_evidence(record: RunRecord) -> Html | None:
+    """Where a run cannot tell what training alone would have given, who can."""
+    method = str(record.config["method"])
+    if method.startswith(("target-only", ALONE)) or not record.history:
+        return None
+    return note(
+        f"This run does not tell what training alone would have given: {method} tries nothing else "
+        f"at the target. ",
+        tag("code", "fedbridge advise"),
+        " estimates it before a run, auto cross-validates it in every run, and a comparison with "
+        "target-only measures it.",
+    )
+
+
+def _held_out_chart(record: RunRecord) -> Chart | None:
+    """What all candidates come to, beside what those without the sources come to."""
+    judged = [(line["round"], worth) for line in record.trained if (worth := line.get("worth"))]
+    if not judged:
+        return None
+    alone = [(number, worth["alone"]) for number, worth in judged]
+    joined = [(number, worth["alone"] - worth["gain"]) for number, worth in judged]
+    errors = [worth["error"] for _, worth in judged]
+    band = [(y - error, y + error) for (_, y), error in zip(joined, errors, strict=True)]
+    chance: tuple[tuple[float, float], ...] = ()
+    guess = ""
+    if record.n_classes:
+        chance = tuple((number, math.log(record.n_classes)) for number, _ in judged)
+        guess = f" Chance: the same probability for each of {record.n_classes} classes."
+    return line_chart(
+        "alone-against-joined",
+        "What the target's own labels say",
+        [
+            Series("chance", chance, CHANCE),
+            Series("alone", tuple(alone), INK),
+            Series("with the sources", tuple(joined), MODEL, tuple(band)),
+        ],
+        x_label="round",
+        y_label="squared error, held out" if record.regression else "cross-entropy, held out",
+        note="What all candidates come to, and what those come to that need no source, by "
+        f"cross-validation; smaller is better. Shaded: standard error of the difference.{guess}",
+        limits=NO_LOSS_BELOW,
+    )
+
+
+def _weights_chart(record: RunRecord) -> Chart | None:
+    """How much every candidate weighs, in the colour of its side."""
+    weighted = {line["round"]: line["weights"] for line in record.trained if line.get("weights")}
+    shares = {name: [w.get(name) for w in weighted.values()] for name, *_ in record.candidates}
+    heavy = [name for name in shares if max((w or 0.0 for w in shares[name]), default=0) >= LIGHT]
+    heavy.sort(key=lambda name: -(shares[name][-1] or 0.0))
+    return line_chart(
+        "candidate-weights",
+        "Weights of the candidates",
+        [
+            Series(
+                name,
+                tuple(zip(weighted, shares[name], strict=True)),
+                f"{INK if name.startswith(ALONE) else MODEL}/{number}",
+            )
+            for number, name in enumerate(heavy[:WEIGHTY])
+        ],
+        x_label="round",
+        y_label="weight",
+        note="Blue: with the sources' model. Weights change in the rounds in which the target "
+        "chooses anew.",
+        limits=(0.0, 1.0),
+        from_zero=True,
+    )
 
 
 def _sites(record: RunRecord) -> Section:
@@ -243,17 +312,19 @@ def _sites(record: RunRecord) -> Section:
             _source_chart(
                 record,
                 "beta",
+                "source-weights",
                 "Weight of every source",
                 "weight β",
                 note="How far a source was trusted: 0 is not at all, 1 is all the way.",
-                least=0.0,
+                from_zero=True,
             ),
             _source_chart(
                 record,
                 "d2",
+                "noise-and-distances",
                 "Noise and distances",
                 "squared length",
-                Series("noise σ² of the target", record.curve("sigma2"), INK),
+                Series("target's noise σ²", record.curve("sigma2"), INK),
                 note="Estimated squared distances d² of the sources from the target, beside the "
                 "target's noise σ². Unbiased estimates may be below zero: no distance was seen.",
             ),
@@ -271,11 +342,12 @@ def _sites(record: RunRecord) -> Section:
 def _source_chart(
     record: RunRecord,
     name: str,
+    key: str,
     title: str,
     y_label: str,
     *more: Series,
     note: str,
-    least: float = -math.inf,
+    from_zero: bool = False,
 ) -> Chart | None:
     """A line per source, those with most weight in colour; every chart has the same colours."""
     lines = [
@@ -285,26 +357,34 @@ def _source_chart(
     if not any(line.present() for line in lines):
         return None
     return line_chart(
-        name, title, [*more, *lines], x_label="round", y_label=y_label, note=note, least=least
+        key,
+        title,
+        [*more, *lines],
+        x_label="round",
+        y_label=y_label,
+        note=note,
+        from_zero=from_zero,
     )
 
 
 def _contributions(record: RunRecord) -> Chart | None:
     rows = []
-    for index, name in enumerate(record.sources):
+    for index, style in ranked(record):
         weights = [w for _, w in record.source_values("beta", index) if w is not None]
         spread = stdev(weights) if len(weights) > 1 else None
-        rows.append(DotRow(name, (), mean(list(weights)), spread))
+        name = record.sources[index]
+        rows.append(DotRow(name, (), mean(list(weights)), spread, style=style))
     rows.sort(key=lambda row: -(row.mean or 0.0))
     more = len(rows) - SHOWN_SITES
     hidden = f" The {more} lightest are in the table only." if more > 0 else ""
     return dot_chart(
-        "contributions",
+        "source-contributions",
         "What every source contributed",
         rows[:SHOWN_SITES],
         x_label="mean weight β over the rounds",
         note=f"Bars: standard deviation over the rounds.{hidden}",
-        least=0.0,
+        limits=(0.0, max([1.0, *(row.mean for row in rows if row.mean is not None)])),
+        from_zero=True,
     )
 
 
@@ -312,11 +392,12 @@ def _map(record: RunRecord) -> Chart | Html | None:
     """Where the sources lie on the map of who wins; None where nothing was measured."""
     sigma2 = mean([value for _, value in record.curve("sigma2")])
     places, shares = [], []
-    for index, name in enumerate(record.sources):
+    for index, style in ranked(record):
         d2 = record.source_mean("d2", index)
         if d2 is None or sigma2 is None:
             continue
-        places.append(Place(name, d2, sigma2))
+        weight = record.source_mean("beta", index) or 0.0
+        places.append(Place(record.sources[index], d2, sigma2, style, weight))
         shares.append(share_off_line(d2, record.source_mean("tau2_d2", index)))
     entries = (record.summary or {}).get("parameters")
     return map_of_winners(
@@ -383,7 +464,7 @@ def _panel(points: list[OperatingPoint], positive: str) -> Html:
         shown,
         class_="panel",
         data_points=json.dumps(said, separators=(",", ":")),
-        data_moves="roc",
+        data_moves="roc-curve",
     )
 
 
@@ -405,18 +486,21 @@ def _said(point: OperatingPoint) -> dict[str, str]:
 
 def _events(record: RunRecord) -> Section | None:
     """Who was left out and why, and what rounds have to say; nothing when all went well."""
-    rows: list[Line] = []
+    seen: dict[tuple[str, str], list[int]] = {}
     for line in record.history:
-        number = line["round"]
         failures = line.get("failures") or {}
-        rows += [(number, str(site), str(why)) for site, why in failures.items()]
-        rows += [(number, "", str(text)) for text in line.get("notes") or []]
-    notes = (record.summary or {}).get("notes") or []
-    if not rows and not notes:
+        found = [(str(site), str(why)) for site, why in failures.items()]
+        for event in [*found, *(("", str(text)) for text in line.get("notes") or [])]:
+            seen.setdefault(event, []).append(line["round"])
+    notes = dict.fromkeys(map(str, (record.summary or {}).get("notes") or []))
+    if not seen and not notes:
         return None
-    columns = (Column("round", "number"), Column("site"), Column("what"))
-    table = Table("events", "Sites left out and notes by round", columns, tuple(rows))
-    listed = tag("ul", *(tag("li", str(text)) for text in notes)) if notes else None
+    rows: tuple[Line, ...] = tuple(
+        (Cell(rounds[0], stretches(rounds, STRETCHES)), *event) for event, rounds in seen.items()
+    )
+    columns = (Column("rounds"), Column("site"), Column("what"))
+    table = Table("events", "Sites left out and notes by round", columns, rows)
+    listed = tag("ul", *(tag("li", text) for text in notes)) if notes else None
     return Section("Left out, and notes", (listed, *_listed(table)))
 
 

@@ -130,12 +130,12 @@ def to_html(table: Table) -> Html:
     lines = [tag("tr", *map(_html_cell, row, columns, range(len(row)))) for row in rows]
     whole = tag(
         "table",
-        tag("caption", table.caption),
+        tag("caption", tag("span", table.caption)),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *lines),
         class_="sortable",
     )
-    return tag(
+    scrolled = tag(
         "div",
         whole,
         class_="wide long" if len(rows) > LONG else "wide",
@@ -144,6 +144,10 @@ def to_html(table: Table) -> Html:
         role="region",
         aria_label=table.caption,
     )
+    more = tag(
+        "button", "›", type="button", class_="onward", aria_label="More columns", hidden=True
+    )
+    return tag("div", scrolled, more, class_="table")
 
 
 def _side(column: Column) -> str | None:

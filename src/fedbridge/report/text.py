@@ -101,6 +101,32 @@ def some(names: list[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def stretches(numbers: list[int], most: int) -> str:
+    """Rising numbers as people say them: ``2, 4 to 7``; after so many stretches how many more.
+
+    Example:
+        >>> stretches([2, 4, 5, 6, 9, 11], 2)
+        '2, 4 to 6 and 2 more'
+    """
+    ends: list[list[int]] = []
+    for number in numbers:
+        if ends and number == ends[-1][1] + 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    said = [str(low) if low == high else f"{low} to {high}" for low, high in ends[:most]]
+    more = sum(high - low + 1 for low, high in ends[most:])
+    return ", ".join(map(minus, said)) + (f" and {more} more" if more else "")
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many letters: of a longer one both ends, where names differ."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}…{name[-end:]}"
+
+
 def counted(count: int, name: str) -> str:
     """A number of things: ``1 seed``, ``3 seeds``."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"

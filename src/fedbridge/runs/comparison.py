@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.files import to_json, write_atomically
+from fedbridge.base.text import block
 from fedbridge.core.theory import share_off_line
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.evaluation.ranking import ALPHA, rank_methods
@@ -112,7 +113,7 @@ class Row:
     entries: tuple[MeanScore, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Settings x methods x seeds with a score each.
 
@@ -137,6 +138,20 @@ class Comparison:
     bounds: tuple[str, ...] = ()
     kept: int = 0
     variants: tuple[Variant, ...] = ()
+
+    def __repr__(self) -> str:
+        """Five lines."""
+        rows = [row for row in self.rows() if any(entry.best for entry in row.entries)]
+        best = ", ".join(row.method for row in rows)
+        return block(
+            f"comparison: {len(self.settings)} settings x {len(self.methods)} methods x "
+            f"{len(self.seeds)} seeds, {self.rounds} rounds",
+            f"settings: {', '.join(self.settings)}",
+            f"methods: {', '.join(self.methods)}",
+            f"{len(self.finished)} of {len(self.cells)} runs finished, {len(self.failures)} "
+            f"failed; .frame() has a row for each",
+            f"best, or as good: {best or 'nothing yet'}",
+        )
 
     def variant(self, method: str) -> Variant:
         """What is run in a row: the method of its name, unless the comparison says more."""
@@ -163,6 +178,15 @@ class Comparison:
         return [cell for cell in self.cells if cell.summary is None and cell.error is None]
 
     @property
+    def complete(self) -> tuple[str, ...]:
+        """The settings in which no run is open: only there methods can be held against each other.
+
+        A run that failed has ended; it is not waited for.
+        """
+        waiting = {cell.setting for cell in self.open}
+        return tuple(setting for setting in self.settings if setting not in waiting)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Headings beside the methods: the settings, and their average if there are several."""
         return (*self.settings, "average") if len(self.settings) > 1 else self.settings
@@ -181,20 +205,36 @@ class Comparison:
         """The mean over seeds of a method in a setting."""
         return self._entry(setting, method).mean
 
+    def whole_score(self, setting: str, method: str) -> float | None:
+        """The same where all seeds are there: a mean over fewer is another quantity."""
+        entry = self._entry(setting, method)
+        return entry.mean if entry.count == len(self.seeds) else None
+
     def scores(self, setting: str, method: str) -> tuple[float, ...]:
         """The scores of a method in a setting, a seed each."""
         found = [cell.score for cell in self._cells_of(setting, method)]
         return tuple(score for score in found if score is not None)
 
-    def rows(self) -> list[Row]:
-        """The table, method by method, with the best of every column marked."""
+    def rows(self, *, so_far: bool = False) -> list[Row]:
+        """The table, method by method, with the best of every column marked.
+
+        Settings that are not complete have no best, and do not count for the average; with
+        ``so_far`` who leads there is marked too.
+        """
+        complete = self.complete
         columns = [
             [self._entry(setting, method) for method in self.methods] for setting in self.settings
         ]
+        ended = [setting in complete for setting in self.settings]
         if len(columns) > 1:
-            columns.append([_average(entries) for entries in zip(*columns, strict=True)])
+            counted = [column for column, over in zip(columns, ended, strict=True) if over]
+            columns.append([_average([c[k] for c in counted]) for k in range(len(self.methods))])
+            ended.append(True)
         contends = [method not in self.bounds for method in self.methods]
-        marked = [_with_best(column, self.digits, contends) for column in columns]
+        marked = [
+            _with_best(column, self.digits, contends) if over or so_far else column
+            for column, over in zip(columns, ended, strict=True)
+        ]
         return [
             Row(method, entries)
             for method, entries in zip(self.methods, zip(*marked, strict=True), strict=True)
@@ -223,16 +263,21 @@ class Comparison:
             )
         unmet = [cell for cell in self.cells if cell.unmet]
         notes += dict.fromkeys(str(cell.error) for cell in unmet)
-        missing = len(self.cells) - len(self.finished) - len(unmet)
-        if missing:
-            notes.append(f"{missing} of {len(self.cells)} runs failed or are not finished.")
+        if self.failures:
+            notes.append(f"{len(self.failures)} of {len(self.cells)} runs failed.")
+        if self.open:
+            notes.append(
+                f"{len(self.open)} of {len(self.cells)} runs are not finished. Only settings in "
+                f"which all methods have finished have a best and count for averages and ranks: "
+                f"{len(self.complete)} of {len(self.settings)}."
+            )
         return notes
 
     def ranking(self, alpha: float = ALPHA) -> Ranking | None:
         """The methods ranked, finished or not; None when there is too little to rank.
 
-        Bounds do not compete. A method that does not apply somewhere is left out; a block in which
-        a method has no score yet does not count.
+        Bounds do not compete. A method that does not apply somewhere is left out; a setting that
+        is not complete does not count, nor does a block in which a method has no score.
         """
         contenders = [method for method in self.methods if method not in self.bounds]
         unmet = {cell.method for cell in self.cells if cell.unmet}
@@ -240,7 +285,7 @@ class Comparison:
         found = {(c.setting, c.seed, c.method): c.score for c in self.cells}
         by_setting = len(self.settings) >= ENOUGH_SETTINGS
         lines = []
-        for setting in self.settings:
+        for setting in self.complete:
             seeds = [[found.get((setting, seed, m)) for m in ranked] for seed in self.seeds]
             whole = [[s for s in line if s is not None] for line in seeds if None not in line]
             if by_setting and whole:
@@ -325,7 +370,8 @@ def _average(entries: Sequence[MeanScore]) -> MeanScore:
     """The mean over settings, when every setting has one."""
     means = [entry.mean for entry in entries if entry.mean is not None]
     count = sum(entry.count for entry in entries)
-    return MeanScore(fmean(means) if len(means) == len(entries) else None, None, count)
+    whole = bool(means) and len(means) == len(entries)
+    return MeanScore(fmean(means) if whole else None, None, count)
 
 
 def _with_best(

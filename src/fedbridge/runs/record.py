@@ -59,6 +59,14 @@ class Tested:
         return len(self.outputs)
 
 
+@dataclass(frozen=True)
+class Chance:
+    """What somebody reaches who knows nothing of a row: an accuracy in percent, and how."""
+
+    accuracy: float
+    how: str
+
+
 def write_tested(folder: Path, tested: Tested) -> None:
     """Keep the outputs and labels in a run's folder."""
     tensors = {
@@ -202,18 +210,41 @@ class RunRecord:
         return self.summary or (self.history[-1] if self.history else {})
 
     @property
+    def chance(self) -> Chance | None:
+        """What a model has to beat; None for regression.
+
+        Where the test rows were looked at, always naming their commonest class beats a lot.
+        """
+        if self.n_classes is None:
+            return None
+        found = self.diagnosis
+        if found is None or not found.classes:
+            return Chance(100 / self.n_classes, f"one of {self.n_classes} classes by lot")
+        commonest = max(of.rows for of in found.classes)
+        return Chance(100 * commonest / found.count, "always the commonest class of the test set")
+
+    @property
     def said(self) -> str | None:
         """What the method has to say of its choice, in a sentence, if it made one."""
-        return next((line["said"] for line in reversed(self.history) if "said" in line), None)
+        return next((line["said"] for line in reversed(self.history) if line.get("said")), None)
+
+    @property
+    def worth(self) -> dict[str, Any] | None:
+        """What joining was worth by the target's labels when it last chose, if it could tell."""
+        return next((w for line in reversed(self.history) if (w := line.get("worth"))), None)
 
     @property
     def candidates(self) -> list[tuple[str, float, float | None, float | None]]:
         """What the target last chose among: name, held-out loss, its error, and weight."""
         judged = (line for line in reversed(self.history) if line.get("cv_loss"))
         chosen: dict[str, Any] = next(judged, {})
-        losses: dict[str, float] = chosen.get("cv_loss", {})
-        errors, weights = chosen.get("cv_error", {}), chosen.get("weights", {})
-        return [(name, loss, errors.get(name), weights.get(name)) for name, loss in losses.items()]
+        losses: dict[str, float | None] = chosen.get("cv_loss", {})
+        errors, weights = chosen.get("cv_error") or {}, chosen.get("weights") or {}
+        return [
+            (name, loss, errors.get(name), weights.get(name))
+            for name, loss in losses.items()
+            if loss is not None
+        ]
 
     @property
     def n_test(self) -> int | None:

@@ -39,11 +39,19 @@ CONFIG: Kind = {
     },
     "loaded_as?": {"task": str, "target?": str, "options?": ANY},
 }
+WORTH: Kind = {
+    **_of(float, "alone gain error points points_error"),
+    "rows": int,
+    "of_classes": bool,
+}
 ROUND: Kind = {
     **_of(int, "round bytes_up? bytes_down?"),
     **_of(NUMBER, "loss? accuracy? balanced_accuracy? auc? sigma2? validation_loss?"),
     **_of(NUMBER, "seconds_train? seconds_aggregate? seconds_eval?"),
     **_of(VALUES, "beta? d2? tau2_d2? cosine?"),
+    **_of(({str: NUMBER}, None), "cv_loss? cv_error? weights?"),
+    **_of((str, None), "choice? said?"),
+    "worth?": (WORTH, None),
     "failures?": ({str: str}, None),
     "notes?": ([str], None),
 }

@@ -24,6 +24,9 @@ SUPERVISED = Supervised()
 TARGET = 0
 """Index of the target among the clients; source i has index i + 1."""
 
+SPOILT = "the training loss or the update became NaN or Inf"
+"""How the reason of a client begins whose training went astray, rather than its code."""
+
 FIRST_ROUND = 2**20
 """Added to round numbers in seeds, because warm-up rounds are counted down to 0."""
 

@@ -39,7 +39,7 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
-from fedbridge.training.job import PREPARING, Job, LocalPlan, Outcome, seed_of
+from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.objective import Batch, Part, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
 from fedbridge.training.state import Blend, complement, overwrite
@@ -234,9 +234,7 @@ class Workbench:
                 stream.add(change * steps)
         change = self._flat.detach() - start
         if not bool(total.isfinite()) or not bool(change.isfinite().all()):
-            raise LocalFailureError(
-                f"the training loss or the update became NaN or Inf (learning rate {plan.lr:g})"
-            )
+            raise LocalFailureError(f"{SPOILT} (learning rate {plan.lr:g})")
         result.copy_(change)
         outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
         return replace(outcome, told={name: value.cpu() for name, value in told.items()})

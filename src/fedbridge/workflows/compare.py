@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -46,7 +47,7 @@ from fedbridge.workflows.compared import (
 from fedbridge.workflows.option_values import check_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from fedbridge.data.task import FederatedTask
 
@@ -246,8 +247,8 @@ def compare(
             every seed), a pair ``(name, options)``, a record with ``task``, ``target`` (or
             ``targets``), ``options``, ``run`` and ``label``, or a list of these.
         methods: the rows of the table: names of ``fedbridge.methods.names()``, alone or with
-            options, as ``"fedgp[beta=0.5]"`` or ``("fedgp", {"beta": 0.5})``; a mapping gives each
-            a label; ``"all"`` is every method.
+            options, as ``"fedgp[beta=0.5]"`` or ``("fedgp", {"beta": 0.5})``, and one's own as
+            ``run`` takes them; a mapping gives each a label; ``"all"`` is every method.
         seeds: how many, or which; each decides the split of the data and everything random in
             training.
         rounds: rounds of every run, where a method has no ``rounds`` of its own.
@@ -283,8 +284,32 @@ def compare(
 def every_variant(methods: str | Iterable[Entry] | Mapping[str, Entry]) -> list[Variant]:
     """The variants that a user means; ``all`` stands for every method."""
     every = list(map(Variant, known_methods.names()))
-    found = [every if variant == Variant(ALL) else [variant] for variant in variants_of(methods)]
+    found = [
+        every if variant == Variant(ALL) else [_with_known_name(variant)]
+        for variant in variants_of(_with_names(methods))
+    ]
     return list(chain.from_iterable(found))
+
+
+def _with_names(methods: Any) -> Any:
+    """The entries of a list or a mapping with names for classes and functions of one's own."""
+    if isinstance(methods, Mapping):
+        return {label: _with_name(entry) for label, entry in methods.items()}
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        return [known_methods.known_as(methods)] if callable(methods) else methods
+    return [_with_name(entry) for entry in methods]
+
+
+def _with_name(entry: Any) -> Any:
+    if callable(entry):
+        return known_methods.known_as(entry)
+    if isinstance(entry, tuple) and len(entry) == 2 and callable(entry[0]):
+        return known_methods.known_as(entry[0]), entry[1]
+    return entry
+
+
+def _with_known_name(variant: Variant) -> Variant:
+    return replace(variant, method=known_methods.known_as(variant.method))
 
 
 def known_options(variants: Iterable[Variant]) -> set[str]:

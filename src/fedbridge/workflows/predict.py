@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fedbridge import methods
 from fedbridge.base.errors import DataError, ModelError, ShapeError
 from fedbridge.base.files import parse_json, read_text
 from fedbridge.base.text import csv_text
@@ -29,6 +30,7 @@ from fedbridge.data.images.preprocessing import (
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
 from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
 from fedbridge.models import build_model, is_built_in, without_weights
@@ -36,9 +38,10 @@ from fedbridge.models.weights import stored_tensors
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fedbridge.data.rows import Features
+    from fedbridge.federation.method import Method
 
 LARGEST_MODEL = 10**10
 """Inputs times outputs: a folder does not decide how much memory is asked for."""
@@ -59,16 +62,18 @@ class Predictions:
         predictions: class names, or values for regression (a list each if there are several).
         probabilities: ``(n, classes)``; None for regression.
         class_names: names of the classes; None for regression.
+        ids: columns that name the rows, such as a patient's number, as the new data have them.
     """
 
     rows: tuple[int | str, ...]
     predictions: tuple[Any, ...]
     probabilities: Tensor | None = None
     class_names: tuple[str, ...] | None = None
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_table(self) -> pd.DataFrame:
-        """One line per row: ``row``, ``prediction``, and a probability for every class."""
-        table = pd.DataFrame({"row": self.rows})
+        """One line per row: ``row``, what names it, ``prediction``, every class's probability."""
+        table = pd.DataFrame({"row": self.rows, **self.ids})
         if self.predictions and isinstance(self.predictions[0], list):
             values = np.array(self.predictions)
             for k in range(values.shape[1]):
@@ -84,7 +89,7 @@ class Predictions:
         """The table as CSV, in which a spreadsheet finds no formula."""
         text = StringIO()
         table = self.to_table()
-        for column in table.columns.intersection(["row", "prediction"]):
+        for column in table.columns.intersection(["row", *self.ids, "prediction"]):
             table[column] = [csv_text(c) if isinstance(c, str) else c for c in table[column]]
         table = table.rename(columns=csv_text)
         table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
@@ -96,6 +101,9 @@ class Predictions:
             {"row": row, "prediction": prediction}
             for row, prediction in zip(self.rows, self.predictions, strict=True)
         ]
+        for name, cells in self.ids.items():
+            for line, cell in zip(lines, cells, strict=True):
+                line.setdefault("ids", {})[name] = cell
         if self.probabilities is not None and self.class_names is not None:
             for line, shares in zip(lines, self.probabilities.tolist(), strict=True):
                 line["probabilities"] = dict(zip(self.class_names, shares, strict=True))
@@ -119,36 +127,50 @@ class SavedModel:
 
 def predict(
     run_dir: str | Path,
-    new_data: str | Path,
+    new_data: object,
     *,
     model: str | None = None,
     unchecked: bool = False,
+    numbers: Mapping[str, Any] | None = None,
 ) -> Predictions:
     """Predict for a CSV, an ``.npz`` with ``X``, an image, or a folder of images.
 
     Args:
         run_dir: the folder of a finished run.
-        new_data: data of the same kind as those of the run; labels are not needed.
+        new_data: data of the same kind as those of the run; labels are not needed. A table or an
+            array in memory is as good as a path.
         model: ``module:function`` of a model of your own. Its name in the folder is not enough:
             a folder never decides what code runs.
         unchecked: open a folder whose files are not as they were written.
+        numbers: how the new table spells numbers, where that is not as in training: ``decimal``,
+            ``thousands``, ``percent``.
     """
     saved = load_model(run_dir, model=model, unchecked=unchecked)
-    rows, x = _read(Path(new_data), saved)
+    if numbers and isinstance(saved.preprocessing, Preprocessing):
+        how = replace(saved.preprocessing, spelling=Spelling(**numbers))
+        saved = replace(saved, preprocessing=how)
+    return predict_with(saved, new_data)
+
+
+def predict_with(saved: SavedModel, new_data: object) -> Predictions:
+    """What a model says of new rows, which are treated as its training rows were."""
+    new = read_rows(new_data, saved)
+    rows, x, ids = new.names, new.x, new.ids
+    where = repr(str(new_data)) if isinstance(new_data, str | Path) else "the new data"
     if tuple(x.shape[1:]) != saved.input_shape:
         raise ShapeError(
-            f"Expected samples of shape {saved.input_shape} as in training, but {str(new_data)!r} "
-            f"has {tuple(x.shape[1:])}."
+            f"Expected samples of shape {saved.input_shape} as in training, but {where} has "
+            f"{tuple(x.shape[1:])}."
         )
-    check_finite(x, str(new_data), "features")
+    check_finite(x, where, "features")
     outputs = saved.outputs(x)
     if saved.class_names is None:
         values = outputs.reshape(len(x), -1)
         single = values.shape[1] == 1
-        return Predictions(rows, tuple((values[:, 0] if single else values).tolist()))
+        return Predictions(rows, tuple((values[:, 0] if single else values).tolist()), ids=ids)
     shares = outputs.double().softmax(dim=1)
     names = tuple(saved.class_names[index] for index in shares.argmax(dim=1).tolist())
-    return Predictions(rows, names, shares, saved.class_names)
+    return Predictions(rows, names, shares, saved.class_names, ids)
 
 
 def inputs_of(run_dir: Path, new_data: Path) -> Iterator[Path]:
@@ -161,8 +183,6 @@ def load_model(
     run_dir: str | Path, *, model: str | None = None, unchecked: bool = False
 ) -> SavedModel:
     """The model of a finished run, from its configuration and its weights; see ``predict``."""
-    from fedbridge.methods import class_of
-
     folder = RunFolder(Path(run_dir))
     config = folder.config()
     if config is None:
@@ -206,9 +226,20 @@ def load_model(
                 f"Expected the {file} of this run in {str(run_dir)!r}, but it belongs to another: "
                 f"restore it, or open the folder all the same with --unchecked."
             )
-    restored = class_of(config["method"]).restore(plain, tensors)
+    restored = _method_class(config["method"], run_dir).restore(plain, tensors)
     _load_weights(restored, tensors, weights)
     return SavedModel(restored.eval(), shape, None if n_classes is None else tuple(names), how)
+
+
+def _method_class(name: str, run_dir: str | Path) -> type[Method]:
+    """The class of a run's method, whose code is run only if somebody has named it here."""
+    if name in methods.names():
+        return methods.class_of(name)
+    raise RunFolderError(
+        f"Expected a method that is known here, but the run in {str(run_dir)!r} has one of its "
+        f"own, {name}: if you trust that code, name it again with --method {name}, or its file "
+        f"with --plugin."
+    )
 
 
 def _trusted(name: str, given: str | None, run_dir: str | Path) -> str:
@@ -280,32 +311,76 @@ def _load_weights(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> N
         ) from error
 
 
-def _read(path: Path, saved: SavedModel) -> tuple[tuple[int | str, ...], Tensor]:
-    """Names of the rows, and the rows as the model takes them (images as ``uint8``)."""
-    if not path.exists():
-        raise DataError(f"Expected new data at {str(path)!r}, but there is nothing.")
+@dataclass(frozen=True)
+class NewRows:
+    """Rows to predict: what they are called, as the model takes them, and what names them."""
+
+    names: tuple[int | str, ...]
+    x: Tensor
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def read_rows(new: object, saved: SavedModel) -> NewRows:
+    """New data as the model takes them (images as ``uint8``)."""
     how = saved.preprocessing
+    if isinstance(new, str | Path):
+        path = Path(new)
+        if not path.exists():
+            raise DataError(f"Expected new data at {str(path)!r}, but there is nothing.")
+        if isinstance(how, Preprocessing):
+            return _read_table(path, how)
+        return _read_file(path, saved)
+    if not isinstance(new, pd.DataFrame | np.ndarray | Tensor | list):
+        raise DataError(
+            f"Expected new data as a path, a pandas DataFrame or an array, but got "
+            f"{type(new).__name__}: convert them to one of these."
+        )
     if isinstance(how, Preprocessing):
-        return _read_table(path, how)
+        return _of_table(_as_frame(new, how), how)
+    x = as_features(new.to_numpy() if isinstance(new, pd.DataFrame) else new, "the new data")
+    return NewRows(tuple(range(len(x))), x)
+
+
+def _read_file(path: Path, saved: SavedModel) -> NewRows:
     if path.suffix.lower() == ".npz":
         x = as_features(read_arrays(path, "X")[0], str(path))
-        return tuple(range(len(x))), x
+        return NewRows(tuple(range(len(x))), x)
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
-        names, rows = (how or _resizing(path, saved.input_shape)).apply(path)
-        return tuple(names), torch.from_numpy(rows)
+        how = saved.preprocessing
+        of_images = how if isinstance(how, ImagePreprocessing) else None
+        names, rows = (of_images or _resizing(path, saved.input_shape)).apply(path)
+        return NewRows(tuple(names), torch.from_numpy(rows))
     raise DataError(
         f"Expected an .npz with `X`, an image or a folder of images, as the run was trained on, "
         f"but got {str(path)!r}." + (AT_THE_TARGET if path.suffix.lower() == ".csv" else "")
     )
 
 
-def _read_table(path: Path, preprocessing: Preprocessing) -> tuple[tuple[int | str, ...], Tensor]:
+def _as_frame(new: pd.DataFrame | Any, how: Preprocessing) -> pd.DataFrame:
+    """A table; an array has the run's columns in their order."""
+    if isinstance(new, pd.DataFrame):
+        return new
+    values, names = np.asarray(new), [column.name for column in how.columns]
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise ShapeError(
+            f"Expected an array with the {len(names)} columns that the run was trained on "
+            f"({', '.join(map(repr, names))}), but got one of shape {values.shape}: choose and "
+            f"order them so, or give a DataFrame with their names."
+        )
+    return pd.DataFrame(values, columns=names)
+
+
+def _read_table(path: Path, preprocessing: Preprocessing) -> NewRows:
     if path.suffix.lower() != ".csv":
         raise DataError(
             f"Expected a .csv with the columns that the run was trained on, but got {str(path)!r}."
         )
-    table = preprocessing.read(path)
-    return tuple(table.rows.tolist()), preprocessing.apply(table)
+    return _of_table(path, preprocessing)
+
+
+def _of_table(given: pd.DataFrame | Path, preprocessing: Preprocessing) -> NewRows:
+    table = preprocessing.read(given)
+    return NewRows(tuple(table.rows.tolist()), preprocessing.apply(table), preprocessing.ids(table))
 
 
 def _resizing(path: Path, shape: tuple[int, ...]) -> ImagePreprocessing:

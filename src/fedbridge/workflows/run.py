@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbridge import methods
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import LARGEST, check_choice, check_whole
 from fedbridge.data.load import check_weights, load_task, under_protocol
 from fedbridge.data.protocols import FAIR
+from fedbridge.data.task import FederatedTask
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import MANY, split_options
 from fedbridge.report import AllResultFiles
 from fedbridge.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.core.rules import Mix
     from fedbridge.federation.loop import Callback
+    from fedbridge.federation.method import Method
 
 ENGINES = ("local", "flower", "flower-sim")
 
 
 def run(
     task: FederatedTask | str | Path,
-    method: str = "auto",
+    method: str | type[Method] | Callable[..., Mix] = "auto",
     rounds: int = 50,
     seed: int = 0,
     engine: str = "local",
@@ -43,7 +46,8 @@ def run(
 
     Args:
         task: a task, or what ``load_task`` takes.
-        method: a name of ``fedbridge.methods.names()``.
+        method: a name of ``fedbridge.methods.names()``, ``module:name`` of one's own, a subclass of
+            ``fedbridge.methods.Method``, or the function of a rule.
         rounds: rounds after the warm-up.
         seed: of the initial model and of everything random in training.
         engine: ``local``: clients run in this process and in worker processes. ``flower``: over
@@ -65,6 +69,13 @@ def run(
     check_choice("engine", engine, ENGINES)
     rounds = check_whole("rounds", rounds, least=1, most=MANY)
     seed = check_whole("seed", seed, least=0, most=LARGEST)
+    method = methods.known_as(method)
+    if not isinstance(task, str | Path | FederatedTask):
+        raise OptionError(
+            f"Expected a task, or what load_task takes (a name or a path), but got "
+            f"{type(task).__name__}: make one with fedbridge.load_task or "
+            f"FederatedTask.from_arrays."
+        )
     protocol, target = options.pop("protocol", None), options.pop("target", None)
     if isinstance(task, str | Path):
         check_weights(task, options.get("model"), {})
@@ -78,6 +89,13 @@ def run(
         loaded = task if protocol is None else under_protocol(task, protocol)
     if engine != "local":
         from fedbridge.flower import run_here
+
+        if methods.is_own(method):
+            raise OptionError(
+                f"Expected a method that other processes know by its name, but {method!r} is known "
+                f"in this one only: install it with an entry point (docs/new-rule.md), or use the "
+                f"engine 'local'."
+            )
 
         return run_here(
             loaded,
@@ -112,4 +130,25 @@ def run(
         callbacks,
         extras=AllResultFiles(),
     )
-    return asked.go(folder, resume=resume, unchecked=unchecked)
+    with _own_errors(method):
+        return asked.go(folder, resume=resume, unchecked=unchecked)
+
+
+@contextmanager
+def _own_errors(method: str) -> Iterator[None]:
+    """Say of an error in a method of the user's own that it is one."""
+    try:
+        yield
+    except FedbridgeError:
+        raise
+    except Exception as error:
+        if not methods.is_own(method):
+            raise
+        raise OwnMethodError(
+            f"Expected the method {method!r}, which is your own, to run, but it failed with "
+            f"{type(error).__name__}: {error} (--debug shows where)."
+        ) from error
+
+
+class OwnMethodError(FedbridgeError):
+    """Code of a user's own that failed in a run."""

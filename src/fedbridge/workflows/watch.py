@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.methods import is_bound
+from fedbridge.report.text import duration
 from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison, score_of_round
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.lock import is_locked
@@ -144,6 +145,13 @@ def look(folder: Path, *, unchecked: bool = False) -> Watched:
     )
 
 
+def time_left_text(watched: Watched) -> str:
+    """The time left as the end of a line, wherever it is told; nothing while nothing tells it."""
+    if watched.seconds_left is None:
+        return ""
+    return f", about {duration(round(watched.seconds_left))} left"
+
+
 def seconds_left(cells: Sequence[CellState]) -> float | None:
     """What is left, from what cells of the same method took, shared by the cells that run at once.
 
@@ -262,7 +270,7 @@ def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
 
 def _best(comparison: Comparison) -> list[Best]:
     """The leader of every setting that has a finished run; the first of those that look equal."""
-    rows = comparison.rows()
+    rows = comparison.rows(so_far=True)
     found = []
     for column, setting in enumerate(comparison.settings):
         for row in rows:

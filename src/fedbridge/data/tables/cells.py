@@ -30,6 +30,7 @@ from fedbridge.data.tables.spelling import (
     LARGEST,
     PLAIN,
     Spelling,
+    flags,
     is_too_large,
     looks_numeric,
     numbers,
@@ -94,6 +95,10 @@ class CellTable:
         """Some of the columns."""
         places = [self._places[name] for name in names]
         return CellTable(tuple(names), self.text[places], self.values[places], self.rows)
+
+    def without(self, names: Sequence[str]) -> CellTable:
+        """All columns but these."""
+        return self.pick([name for name in self.names if name not in names])
 
     def values_of(self, name: str) -> NDArray[np.float64]:
         """The numbers of one column, NaN where there is none."""
@@ -247,6 +252,7 @@ def _junk(column: str, table: CellTable, site: str | None, otherwise: str) -> No
         examples = dict.fromkeys(spelling.plain(cells[0]) for spelling in spellings)
         written = " or ".join(filter(None, examples))
         advice = f"write {written}, read such numbers with {shown(spellings)}"
+        otherwise += f" (on a command line: {flags(spellings)})"
     elif is_too_large(cells[0]):
         advice = f"numbers go up to {LARGEST:.1e}, so {advice}"
     return NotANumberError(
@@ -263,7 +269,9 @@ def spreadsheet_row(rows: NDArray[np.int64]) -> int:
     return int(rows[0]) + HEADER_ROWS
 
 
-def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> None:
+def require_columns(
+    names: Sequence[str], needed: Iterable[str], where: str, advice: str = ""
+) -> None:
     """Refuse a table without the needed columns, and list all that it has."""
     missing = [column for column in needed if column not in names]
     if missing:
@@ -272,7 +280,7 @@ def require_columns(names: Sequence[str], needed: Iterable[str], where: str) -> 
         odd = " A comma, a semicolon or a tab stands between cells." if len(names) == 1 else ""
         raise MissingColumnError(
             f"Expected {one} {', '.join(map(repr, missing))} in {where}, but there is none."
-            f"{hint} It has: {', '.join(map(repr, names))}.{odd}"
+            f"{hint} It has: {', '.join(map(repr, names))}{advice and f'; {advice}'}.{odd}"
         )
 
 

@@ -8,10 +8,10 @@ scales and codes them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from fedbridge.base.errors import DataError, EmptyColumnError, joined
+from fedbridge.base.errors import DataError, DisagreementError, EmptyColumnError, joined
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.labels import show
@@ -19,6 +19,14 @@ from fedbridge.data.site_files import site_files
 from fedbridge.data.site_package import LocalSite
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
 from fedbridge.data.tables.cells import read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.curation import (
+    Curation,
+    identifier_note,
+    likely_identifiers,
+    not_learned,
+    pairs_of,
+    ways_out,
+)
 from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, imputation_notes
 from fedbridge.data.tables.schema import (
     MAX_LEVELS,
@@ -31,10 +39,16 @@ from fedbridge.data.tables.schema import (
     summarise,
 )
 from fedbridge.data.tables.spelling import PLAIN, Spelling
-from fedbridge.data.task import Site, check_target_classes, check_target_name
+from fedbridge.data.task import (
+    Site,
+    check_target_classes,
+    check_target_name,
+    chosen_sources,
+    left_out_notes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
@@ -61,8 +75,15 @@ def table_task(
     *,
     site_column: str | None = None,
     label_column: str = "label",
+    id_column: str | Sequence[str] | None = None,
     columns: str | Sequence[str] | None = None,
+    drop_columns: str | Sequence[str] = (),
+    keep_columns: str | Sequence[str] = (),
     categorical: str | Sequence[str] = (),
+    rename: str | Mapping[str, str] | None = None,
+    label_map: str | Mapping[str, str] | None = None,
+    sources: str | Sequence[str] | None = None,
+    exclude_sites: str | Sequence[str] | None = None,
     standardise: Standardise = "site",
     kind: TaskKind | None = None,
     decimal: str = ".",
@@ -79,9 +100,17 @@ def table_task(
         site_column: The column that says whose row it is (``site`` by default); in a folder the
             file names say so, and this column is ignored.
         label_column: The column to predict.
+        id_column: The column that names the row, such as a patient's number: nothing is learned
+            from it, and ``predict`` hands it on. Several as in ``columns``.
         columns: The columns to learn from, as a list or separated by commas; by default all
-            others that have a name.
+            others that have a name, but for numbers that seem to be identifiers.
+        drop_columns: Columns to leave out.
+        keep_columns: Columns to learn from although they look like identifiers.
         categorical: Columns of numbers that are codes.
+        rename: Other names for columns, ``old=new``; all other options use the new ones.
+        label_map: Other spellings of labels, ``ja=1,nein=0``.
+        sources: The sources to keep; the rows of others are not looked at.
+        exclude_sites: Sites to leave out.
         standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
         kind: ``classification`` or ``regression``; by default words and up to 20 different whole
             numbers are classes, other numbers are values.
@@ -95,13 +124,28 @@ def table_task(
     chosen = None if columns is None else column_names(columns)
     coded = column_names(categorical)
     reading = Reading(label_column, chosen, coded, kind, decimal, thousands, percent)
-    tables = _site_tables(path, site_column, reading.spelling)
-    target_name = check_target_name(target, tables)
+    curation = Curation(
+        site_column,
+        reading,
+        () if id_column is None else column_names(id_column),
+        column_names(drop_columns),
+        column_names(keep_columns),
+        pairs_of("rename", rename),
+        pairs_of("label_map", label_map),
+    )
+    tables, target_name, left_out = _site_tables(path, target, curation, sources, exclude_sites)
+    for site, table in tables.items():
+        where = f"the table of site {site!r}"
+        require_columns(table.names, [label_column], where, "--label-column NAME says which it is")
+    tables, ids = curation.without_identifiers(tables)
     summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
-    schema, schema_notes = agree(summaries, reading)
+    try:
+        schema, schema_notes = agree(summaries, reading)
+    except DisagreementError as error:
+        raise type(error)(f"{error}{ways_out(error, summaries)}") from error
     for column, levels in schema.levels.items():
         present = sum(int((table[column] != "").sum()) for table in tables.values())
-        check_categories(column, len(levels), present, reading)
+        check_categories(column, len(levels), present, reading, instead=not_learned(column))
     class_names = schema.class_names
     labelled = {site: labelled_rows(table, site, label_column) for site, table in tables.items()}
     y = {site: schema.labels(table, site) for site, table in labelled.items()}
@@ -132,10 +176,14 @@ def table_task(
         target_name=target_name,
         class_names=class_names,
         unlabelled=(fitted[target_name].encode(loose), loose.rows.tolist()) if len(loose) else None,
-        preprocessing=fitted[target_name],
+        preprocessing=replace(
+            fitted[target_name], id_columns=(*curation.ids, *ids), renamed=curation.renamed
+        ),
         notes=[
             _kind_note(label_column, class_names),
             f"learned from: {', '.join(map(repr, schema.kinds))}",
+            *([identifier_note(ids)] if ids else []),
+            *left_out_notes(left_out),
             *_unlabelled_notes(tables, labelled, target_name),
             *schema_notes,
             STANDARDISED[standardise],
@@ -144,25 +192,57 @@ def table_task(
     )
 
 
-def _site_tables(path: Path, site_column: str | None, spelling: Spelling) -> dict[str, CellTable]:
-    """Every site's rows, without the column that names the site."""
+def _site_tables(
+    path: Path, target: str | None, curation: Curation, keep: object, leave_out: object
+) -> tuple[dict[str, CellTable], str, list[str]]:
+    """The rows of the sites that take part, without the column that names the site; the target.
+
+    What is left out is not even read, since it may be the reason why somebody leaves it out.
+    """
+    spelling = curation.reading.spelling
     if path.is_dir():
-        tables = {site: read_csv(file, spelling) for site, file in site_files(path, ".csv").items()}
-        if site_column is not None:
-            tables = {site: _without(table, site_column) for site, table in tables.items()}
+        files = site_files(path, ".csv")
+        target_name, left_out = _parts(files, target, keep, leave_out)
+        tables = {
+            site: read_csv(file, spelling) for site, file in files.items() if site not in left_out
+        }
+        curation.check_renamed(tables.values())
+        tables = {site: curation.apply(table) for site, table in tables.items()}
     else:
-        tables = _divide(read_csv(path, spelling), site_column or SITE_COLUMN, path)
+        table = read_csv(path, spelling)
+        curation.check_renamed([table])
+        divided = _divide(curation.apply(table), curation.site_column or SITE_COLUMN, path)
+        target_name, left_out = _parts(divided, target, keep, leave_out)
+        tables = {site: own for site, own in divided.items() if site not in left_out}
     for site, table in tables.items():
         if not len(table):
             raise DataError(
                 f"Expected every site to have rows, but {site!r} has none below its header: add "
                 f"some or remove its file."
             )
-    return tables
+    return curation.recode(tables), target_name, left_out
+
+
+def _parts(
+    sites: Iterable[str], target: str | None, keep: object, leave_out: object
+) -> tuple[str, list[str]]:
+    """The target, and the sites that have no part."""
+    names = list(sites)
+    if target is None:
+        check_target_name(None, chosen_sources(names, None, None, leave_out))
+    target_name = check_target_name(target, names)
+    others = [name for name in names if name != target_name]
+    kept = chosen_sources(others, target_name, keep, leave_out)
+    return target_name, [name for name in others if name not in kept]
 
 
 def _divide(table: CellTable, site_column: str, path: Path) -> dict[str, CellTable]:
-    require_columns(table.names, [site_column], f"{path.name!r} to name the site of each row")
+    require_columns(
+        table.names,
+        [site_column],
+        f"{path.name!r} to name the site of each row",
+        "--site-column NAME says which it is",
+    )
     if not len(table):
         raise DataError(f"Expected rows below the header of {path.name!r}, but there are none.")
     sites = table[site_column]
@@ -173,24 +253,26 @@ def _divide(table: CellTable, site_column: str, path: Path) -> dict[str, CellTab
             f"{site_column!r}, first row {spreadsheet_row(nameless)} (the header is row 1): fill "
             f"it in or remove them."
         )
-    others = _without(table, site_column)
+    others = table.without([site_column])
     return {str(site): others.take(sites == site) for site in sorted(set(sites))}
 
 
-def _without(table: CellTable, column: str) -> CellTable:
-    return table.pick([name for name in table.names if name != column])
-
-
 def check_categories(
-    column: str, levels: int, present: int, reading: Reading, where: str = "", why: str = ""
+    column: str,
+    levels: int,
+    present: int,
+    reading: Reading,
+    where: str = "",
+    why: str = "",
+    instead: str = "leave it out with `columns`",
 ) -> None:
     """Refuse text that differs in most rows, such as names or notes."""
     few = max(FEW_LEVELS, present // 2)
     if column not in reading.categorical and levels > min(few, MAX_LEVELS):
         raise DataError(
             f"Expected categories in column {column!r}, but {levels} of its {present} values"
-            f"{where} differ, as in an identifier or free text{why}: leave it out with `columns`, "
-            f"or name it in `categorical` if it is meant."
+            f"{where} differ, as in an identifier or free text{why}: {instead}, or name it in "
+            f"`categorical` if it is meant."
         )
 
 
@@ -257,6 +339,12 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
     labelled = labelled_rows(table, name, reading.label_column)
     cautions = [
         text for column in listed for text in _cautions(column, filter(None, table[column]))
+    ]
+    free = [column for column in summary.columns if column not in (reading.columns or ())]
+    cautions += [
+        f"column {column!r}: its numbers differ in every row, as those of an identifier do, and "
+        f"would be learned from: leave it out with `columns`"
+        for column in likely_identifiers({name: table}, free)
     ]
     return DescribedTable(summary, len(table), len(labelled), tuple(cautions))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
@@ -134,6 +134,8 @@ class Preprocessing:
         label_column: The column to predict.
         class_names: The labels by class index; ``None`` for regression.
         spelling: How the table spells numbers.
+        id_columns: Columns that name rows: the model never sees them, predictions show them.
+        renamed: What columns are called here by what tables call them.
     """
 
     site: str
@@ -141,22 +143,35 @@ class Preprocessing:
     label_column: str
     class_names: tuple[str, ...] | None
     spelling: Spelling = PLAIN
+    id_columns: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def apply(self, table: pd.DataFrame | CellTable | str | Path) -> Tensor:
         """The rows of a table, or of a CSV, as a float32 tensor of one row each."""
         where = repr(str(table)) if isinstance(table, str | Path) else "the table"
-        if isinstance(table, pd.DataFrame):
-            table = as_table(table, self.spelling)
-        elif not isinstance(table, CellTable):
-            table = self.read(Path(table))
+        if not isinstance(table, CellTable):
+            table = self.read(table)
         require_columns(table.names, (column.name for column in self.columns), where)
         if not len(table):
             raise DataError(f"Expected rows below the header of {where}, but there are none.")
         return self.encode(table)
 
-    def read(self, csv: Path) -> CellTable:
-        """A CSV that spells numbers as the training rows did."""
-        return read_csv(csv, self.spelling)
+    def read(self, given: pd.DataFrame | str | Path) -> CellTable:
+        """A table that spells numbers and calls columns as that of the training rows did.
+
+        One in which a column has its new name already is as good.
+        """
+        if isinstance(given, pd.DataFrame):
+            table = as_table(given, self.spelling)
+        else:
+            table = read_csv(Path(given), self.spelling)
+        there = {old: new for old, new in self.renamed.items() if new not in table.names}
+        names = tuple(there.get(name, name) for name in table.names)
+        return CellTable(names, table.text, table.values, table.rows)
+
+    def ids(self, table: CellTable) -> dict[str, list[str]]:
+        """What names the rows, as far as the table says it."""
+        return {name: table[name].tolist() for name in self.id_columns if name in table.names}
 
     def encode(self, table: CellTable) -> Tensor:
         """The rows of a table that holds all columns."""
@@ -182,6 +197,8 @@ class Preprocessing:
             "class_names": self.class_names,
             "columns": [asdict(column) for column in self.columns],
             **({"numbers": self.spelling.options} if self.spelling != PLAIN else {}),
+            **({"id_columns": self.id_columns} if self.id_columns else {}),
+            **({"renamed": dict(self.renamed)} if self.renamed else {}),
         }
         return json.dumps(content, indent=2, allow_nan=False)
 
@@ -198,8 +215,10 @@ class Preprocessing:
                 label_column=str(content["label_column"]),
                 class_names=None if names is None else tuple(map(str, names)),
                 spelling=Spelling(**content.get("numbers", {})),
+                id_columns=tuple(map(str, content.get("id_columns", ()))),
+                renamed={str(k): str(v) for k, v in content.get("renamed", {}).items()},
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
                 f"Expected complete preprocessing of format {FORMAT}, but it is damaged "
                 f"({error}): run the training again."

@@ -26,6 +26,7 @@ from fedbridge.base.errors import (
     DisagreementError,
     EmptyColumnError,
     FedbridgeError,
+    LabelsDisagreeError,
     NotAgreedError,
     OptionError,
     joined,
@@ -528,7 +529,7 @@ def _spelling_notes(column: str, levels: Sequence[str]) -> list[str]:
 
 def _mixed_labels(
     label_column: str, listed: Mapping[str, tuple[str, ...] | None]
-) -> DisagreementError:
+) -> LabelsDisagreeError:
     """Labels that are words here and numbers there: nobody can know which word is which number."""
     lines = ""
     for site, own in listed.items():
@@ -537,7 +538,7 @@ def _mixed_labels(
         parts = [f"text ({show(words)})"] if words else []
         parts += [f"numbers ({show(figures)})"] if figures else []
         lines += f"\n  site {site!r} has {' and '.join(parts) or 'numbers'}"
-    return DisagreementError(
+    return LabelsDisagreeError(
         f"Expected labels in column {label_column!r} coded in one way at all sites, but:{lines}\n"
         f"Recode them alike."
     )

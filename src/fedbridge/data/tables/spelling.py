@@ -7,6 +7,7 @@ What cannot be read is named together with the options that read it.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -138,7 +139,21 @@ def spellings_for(cells: Collection[str]) -> list[Spelling]:
 def shown(spellings: Collection[Spelling]) -> str:
     """Options to choose from, for a message."""
     return " or ".join(
-        " and ".join(f"`{name}={value!r}`" for name, value in spelling.options.items())
-        or f"`decimal={PLAIN.decimal!r}`"
+        " and ".join(f"`{name}={value!r}`" for name, value in _given(spelling).items())
         for spelling in spellings
     )
+
+
+def flags(spellings: Collection[Spelling]) -> str:
+    """The same as one types them after a command."""
+    return " or ".join(
+        " ".join(
+            f"--{name}" + ("" if value is True else f" {shlex.quote(str(value))}")
+            for name, value in _given(spelling).items()
+        )
+        for spelling in spellings
+    )
+
+
+def _given(spelling: Spelling) -> dict[str, object]:
+    return spelling.options or {"decimal": PLAIN.decimal}

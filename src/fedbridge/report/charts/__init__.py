@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite: one description for the page, for a paper's SVG and for its PNG.
+"""Charts as Vega-Lite: one description for the page, and for a paper's SVG, PNG and PDF.
 
 A chart is plain data: a description, its data, and the same in words. Names from users' data occur
 only as values of a column, never as the name of a field or inside an expression, so nothing that a
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 Spec: TypeAlias = dict[str, Any]
 Columns: TypeAlias = dict[str, list[Any]]
@@ -26,28 +26,48 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 DATA = "values"
 HEIGHT = 220
 DIGITS = 5
+TICKS, WHOLE_TICKS = 5, 10
+SLACK = 1e-9
+ANYWHERE = (-math.inf, math.inf)
 
-PALETTE = tuple(f"c{index}" for index in range(6))
-INK = "ink"
-REST = "rest"
-
-LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
-    "c0": ("#0072b2", (1, 0), "circle"),
-    "c1": ("#d55e00", (7, 3), "square"),
-    "c2": ("#009e73", (2, 2), "triangle-up"),
-    "c3": ("#cc79a7", (9, 3, 2, 3), "diamond"),
-    "c4": ("#56b4e9", (4, 2), "cross"),
-    "c5": ("#e69f00", (12, 3), "triangle-down"),
-    INK: ("#1d2126", (5, 4), "stroke"),
-    REST: ("#b9bdc2", (1, 0), "circle"),
+COLOURS = {
+    "c0": "#0072b2",
+    "c1": "#d55e00",
+    "c2": "#009e73",
+    "c3": "#cc79a7",
+    "c4": "#56b4e9",
+    "c5": "#e69f00",
+    "c6": "#7b4fa3",
+    "c7": "#8c5a2b",
 }
-"""Styles: the colour on paper, the dashes of a line, the shape of a point."""
+PALETTE = tuple(COLOURS)
+INK, CHANCE, REST = "ink", "soft", "rest"
+"""The target alone; what knows nothing; what has no colour of its own."""
 
-DASHES = {style: dashes for style, (_, dashes, _) in LOOKS.items()}
-SHAPES = {style: shape for style, (_, _, shape) in LOOKS.items()}
-ON_PAPER = {style: colour for style, (colour, _, _) in LOOKS.items()}
-ON_PAPER |= {"ground": "#ffffff", "card": "#ffffff", "soft": "#4a525c", "hair": "#e3e3de"}
+ON_PAPER = COLOURS | {
+    INK: "#1d2126",
+    CHANCE: "#4a525c",
+    REST: "#9aa0a6",
+    "ground": "#ffffff",
+    "card": "#ffffff",
+    "hair": "#e3e3de",
+}
 """The page's variables in the light, for files outside of the page."""
+
+FORMS: tuple[tuple[tuple[int, ...], str], ...] = (
+    ((1, 0), "circle"),
+    ((7, 3), "square"),
+    ((2, 2), "triangle-up"),
+    ((9, 3, 2, 3), "diamond"),
+    ((4, 2), "cross"),
+    ((12, 3), "triangle-down"),
+    ((6, 2, 2, 2, 2, 2), "triangle-right"),
+    ((10, 2, 4, 2), "triangle-left"),
+)
+"""Dashes of a line and shapes of a point. A style is a colour in the form of its own number, or in
+another: ``c0/3``."""
+
+OWN_FORMS = {INK: ((5, 4), "circle"), CHANCE: ((1, 4), "circle"), REST: FORMS[0]}
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 PAPER_FONT = "Helvetica, Arial, sans-serif"
@@ -139,9 +159,9 @@ def axis_of(field: str, title: str | None, **more: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
 
 
-def from_least(least: float) -> Spec:
-    """A scale that begins at what no value can be below; minus infinity leaves it open."""
-    return {"domainMin": least, "nice": True} if math.isfinite(least) else {}
+def between(ends: tuple[float, float]) -> Spec:
+    """A scale from one end to the other."""
+    return {"domain": [short(end) for end in ends], "nice": False}
 
 
 def by_name(field: str, looks: Mapping[str, Any], *, legend: Spec | None) -> Spec:
@@ -150,7 +170,12 @@ def by_name(field: str, looks: Mapping[str, Any], *, legend: Spec | None) -> Spe
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
 
 
-def either(test: str, strong: str, plain: str) -> Spec:
+def as_it_is(field: str) -> Spec:
+    """A look that a field holds itself."""
+    return {"field": field, "type": "quantitative", "scale": None, "legend": None}
+
+
+def either(test: str, strong: object, plain: object) -> Spec:
     """One look where a test holds, another elsewhere."""
     return {"condition": {"test": test, "value": strong}, "value": plain}
 
@@ -171,12 +196,58 @@ def _packed(values: list[Any]) -> Any:
 
 def colour(style: str) -> str:
     """A colour of the style sheet."""
-    return f"var(--{style})"
+    return f"var(--{style.partition('/')[0]})"
 
 
-def styles(count: int) -> list[str]:
-    """Styles for so many lines: those after the palette's end are all pale."""
-    return [PALETTE[k] if k < len(PALETTE) else REST for k in range(count)]
+def form(style: str) -> tuple[tuple[int, ...], str]:
+    """The dashes and the shape of a style."""
+    name, _, other = style.partition("/")
+    if other:
+        return FORMS[int(other)]
+    return OWN_FORMS[name] if name in OWN_FORMS else FORMS[PALETTE.index(name)]
+
+
+def styles(count: int, colours: Sequence[str] = PALETTE) -> list[str]:
+    """Styles for so many lines: those after the colours' end are all pale."""
+    return [colours[k] if k < len(colours) else REST for k in range(count)]
+
+
+def more_styles(count: int) -> list[str]:
+    """Styles for so many lines of which none is pale: colours come again in another form."""
+    size = len(PALETTE)
+    return [
+        PALETTE[k % size] + (f"/{(k + k // size) % size}" if k >= size else "")
+        for k in range(count)
+    ]
+
+
+def span(
+    values: Iterable[float | None], limits: tuple[float, float] = ANYWHERE
+) -> tuple[float, float]:
+    """The ends of an axis: round numbers around all values, never beyond what a value can be."""
+    least, most = limits
+    there = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = max(least, min(there)), min(most, max(there))
+    if low == high:
+        low, high = low - abs(low or 1) / 10, high + abs(high or 1) / 10
+    step = round_step((high - low) / TICKS)
+    ends = math.floor(low / step + SLACK) * step, math.ceil(high / step - SLACK) * step
+    return max(least, ends[0]), min(most, ends[1])
+
+
+def round_step(width: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20 ... that is not below the width."""
+    power = 10.0 ** math.floor(math.log10(width))
+    return next(k * power for k in (1, 2, 5, 10) if k * power >= width * (1 - SLACK))
+
+
+def whole_ticks(first: int, last: int) -> list[int]:
+    """Whole numbers at equal distances; of larger steps round ones, and the first."""
+    step = max(1, round(round_step(max(1, last - first) / WHOLE_TICKS)))
+    if step <= 2:
+        return list(range(first, last + 1, step))
+    even = range(math.ceil(first / step) * step, last + 1, step)
+    return [first, *(tick for tick in even if tick - first > step / 2)]
 
 
 def config() -> dict[str, Any]:
@@ -195,6 +266,7 @@ def config() -> dict[str, Any]:
             "ticks": False,
             "labelPadding": 6,
             "labelOverlap": "greedy",
+            "labelSeparation": 4,
             "labelFlush": False,
             "titlePadding": 8,
         },

@@ -1,8 +1,9 @@
 """The map of who wins: over the sources' distance and the target's noise.
 
 The ground is theory: which of the rules has the smallest Delta error at a point, for one source
-and, where a rule has one, ``β = 1/2`` as in the paper's figure. On it lie the sources of a run, or
-the settings of a comparison coloured by the method that won there.
+and, where a rule has one, ``β = 1/2`` as in the paper's figure. It is grey and has the rules' names
+written on it: colours belong to what lies there, the sources of a run, or the settings of a
+comparison in the colour of the method that won.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
 from fedbridge.report import charts
@@ -28,12 +29,31 @@ AIR = 4.0
 """The map reaches so many times farther than its points, on both sides."""
 
 GROUND_TITLE = "smallest Delta error"
-MARKS = {**charts.SHAPES, charts.INK: "diamond"}
-GROUND = {"source-only": "c5", "target-only": "c4", "fedda": "c3", "fedgp": "c2"}
+GROUND = {"source-only": 0.05, "fedgp": 0.13, "fedda": 0.2, "target-only": 0.28}
+"""Rules of the ground, and how dark each is."""
+
+HEIGHT, WIDTHS = 300, (230, 300, 380, 480, 620)
+"""Of the map in pixels, from a phone's to that of a page with one map."""
+
+NAMED, LONGEST_NAME = 8, 96
+"""The map names so many places, the weightiest, in at most so many pixels each."""
+
+LETTER, LINE, SIDE = 6.2, 13, 9
+"""Pixels of a letter, of a line, and from a place to its name."""
+
+SPOTS, INNER = 24, 0.04
+"""The names of rules are tried on so many places across, not nearer to the edge than this."""
+
+ENOUGH = 3.0
+"""Of so much room around a rule's name, in its own size, the place next to the middle is best."""
+
 HERE = {
     "x": {"field": "d2", "type": "quantitative"},
     "y": {"field": "sigma2", "type": "quantitative"},
 }
+_Box: TypeAlias = tuple[float, float, float, float]
+"""Left, right, top and bottom, in pixels."""
+
 DISTANCE, NOISE = "squared distance d² of the sources", "noise σ² of the target"
 
 
@@ -45,12 +65,16 @@ class Place:
         name: A source, or a setting.
         d2: Its squared distance from the target.
         sigma2: The target's noise.
+        style: Of its mark.
+        weight: How much it matters: the weightiest places are named.
         won: The method with the best result there; None for a place without a result.
     """
 
     name: str
     d2: float
     sigma2: float
+    style: str = charts.INK
+    weight: float = 0.0
     won: str | None = None
 
 
@@ -82,54 +106,217 @@ def delta_errors(d2: float, sigma2: float, angles: Angles) -> dict[str, float]:
 
 
 def win_map(
-    key: str, title: str, places: Sequence[Place], angles: Angles, *, mine: str, note: str = ""
+    key: str, title: str, places: Sequence[Place], angles: Angles, *, note: str = ""
 ) -> charts.Chart | None:
-    """The map with its places, called ``mine``; None when none of them can be shown.
+    """The map with its places; None when none of them can be shown.
 
     That needs a positive distance and noise.
     """
-    shown = [place for place in places if place.d2 > 0 and place.sigma2 > 0]
+    shown = sorted(
+        (place for place in places if place.d2 > 0 and place.sigma2 > 0),
+        key=lambda place: place.weight,
+    )
     if not shown:
         return None
     x_edges = _edges([place.d2 for place in shown])
     y_edges = _edges([place.sigma2 for place in shown])
-    ground = _ground(x_edges, y_edges, angles)
-    rules = [name for name in GROUND if name in ground["rule"]]
+    frame = _Frame(x_edges[0], x_edges[-1], y_edges[0], y_edges[-1])
+    named = _named(shown, frame)
     data: dict[str, charts.Columns] = {
-        "values": ground,
+        "values": _ground(x_edges, y_edges, angles),
+        "rules": _rule_names(shown, frame, angles),
         "places": {
             "name": [place.name for place in shown],
             "d2": [charts.short(place.d2) for place in shown],
             "sigma2": [charts.short(place.sigma2) for place in shown],
-            "won": [place.won or mine for place in shown],
+            "style": [place.style for place in shown],
+            "won": [place.won or "" for place in shown],
             "predicted": [_winner(place.d2, place.sigma2, angles) for place in shown],
         },
+        "names": named,
     }
-    names = charts.layer(
-        charts.mark("text", align="left", dx=9, dy=-7, limit=110, tooltip=None),
-        "places",
-        **HERE,
-        text={"field": "name", "type": "nominal"},
-    )
-    spec = charts.drawing(
-        _ground_layer(x_edges, y_edges, rules),
-        _places_layer(shown, mine),
-        names if len(shown) <= len(charts.PALETTE) else None,
-        height=300,
-        resolve={"scale": {"color": "independent", "shape": "independent"}},
-    )
+    layers = [
+        _ground_layer(x_edges, y_edges),
+        charts.layer(
+            charts.mark("text", fontStyle="italic", color=charts.colour("soft"), tooltip=None),
+            "rules",
+            **HERE,
+            text={"field": "rule", "type": "nominal"},
+        ),
+        *(each for side in sorted(set(named["side"])) for each in _names_layers(side)),
+        _places_layer(shown),
+    ]
     told = "; ".join(
         f"{place.name} at distance {number(place.d2)} and noise {number(place.sigma2)}, "
         f"smallest Delta error {predicted}"
         + ("" if place.won is None else f", best result {place.won}")
-        for place, predicted in zip(shown[:DESCRIBED], data["places"]["predicted"], strict=False)
+        for place, predicted in list(zip(shown, data["places"]["predicted"], strict=True))[
+            : -DESCRIBED - 1 : -1
+        ]
     )
     more = len(shown) - DESCRIBED
     told += f"; {more} more" if more > 0 else ""
-    hidden = len(places) - len(shown)
+    rules = [rule for rule in GROUND if rule in data["values"]["rule"]]
+    if len(rules) > 1:
+        note = f"{note} From the faintest ground to the strongest: {', '.join(rules)}.".strip()
+    hidden, unnamed = len(places) - len(shown), len(shown) - len(named["name"])
+    if unnamed:
+        note = f"{note} {unnamed} have their name under the pointer.".strip()
     if hidden:
         note = f"{note} {hidden} with an estimate of zero or below cannot be shown.".strip()
+    spec = charts.drawing(*layers, height=HEIGHT)
     return charts.Chart(key, title, spec, data, told=f"{told}.", note=note)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The ends of the map's axes, for places on it in pixels."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def pixels(self, d2: float, sigma2: float, width: float) -> tuple[float, float]:
+        """From the left and from the top of a map of this width."""
+        x = math.log(d2 / self.left) / math.log(self.right / self.left)
+        y = math.log(sigma2 / self.top) / math.log(self.bottom / self.top)
+        return x * width, y * HEIGHT
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """The place at a share of the width and of the height."""
+        return (
+            self.left * (self.right / self.left) ** x,
+            self.bottom * (self.top / self.bottom) ** y,
+        )
+
+
+SIDES = tuple(
+    (right, lines)
+    for lines in (0, -1, 1, -2, 2, -3, 3, -4, 4, -5, 5, -6, 6)
+    for right in (True, False)
+)
+"""Where a name may stand: right or left of its place, and how many lines below."""
+
+STROKE = (0.3, 0.5, 0.7, 0.9)
+"""Points of the stroke from a place to its name, at which nothing else may stand."""
+
+
+class _Map:
+    """Where names have room on a map of some width."""
+
+    def __init__(self, places: Sequence[Place], frame: _Frame, width: float) -> None:
+        self.width = width
+        self.spots = {place: frame.pixels(place.d2, place.sigma2, width) for place in places}
+        self.marks = [_box(x, y, SIDE, SIDE) for x, y in self.spots.values()]
+        self.names: list[_Box] = []
+        self.strokes: list[_Box] = []
+
+    def free(self, place: Place, side: int) -> bool:
+        """Whether the place's name can stand there, and a stroke lead to it."""
+        name, stroke = self._boxes(place, side)
+        left, right, top, bottom = name
+        inside = left >= 0 and right <= self.width and top >= 0 and bottom <= HEIGHT
+        taken = [*self.marks, *self.names, *self.strokes]
+        return inside and not _overlap([name], taken) and not _overlap(stroke, self.names)
+
+    def take(self, place: Place, side: int) -> None:
+        """Let the name stand there."""
+        name, stroke = self._boxes(place, side)
+        self.names.append(name)
+        self.strokes += stroke
+
+    def _boxes(self, place: Place, side: int) -> tuple[_Box, list[_Box]]:
+        (x, y), (right, lines) = self.spots[place], SIDES[side]
+        wide = min(LONGEST_NAME, LETTER * len(place.name))
+        away, down = SIDE if right else -SIDE, lines * LINE
+        name = _box(x + away + (wide if right else -wide) / 2, y + down, wide, LINE)
+        return name, [_box(x + away * t, y + down * t, 1, 1) for t in STROKE if lines]
+
+
+def _box(x: float, y: float, wide: float, high: float) -> _Box:
+    return x - wide / 2, x + wide / 2, y - high / 2, y + high / 2
+
+
+def _overlap(boxes: Sequence[_Box], others: Sequence[_Box]) -> bool:
+    return any(
+        one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+        for one in boxes
+        for other in others
+    )
+
+
+def _named(places: Sequence[Place], frame: _Frame) -> charts.Columns:
+    """Names for the weightiest places, on the first side of each that is free at every width.
+
+    They are set from right to left: strokes to names on the right then pass none of them.
+    """
+    maps = [_Map(places, frame, width) for width in WIDTHS]
+    columns: charts.Columns = {name: [] for name in ("name", "d2", "sigma2", "side")}
+    for place in sorted(places[-NAMED:], key=lambda place: -place.d2):
+        for side in range(len(SIDES)):
+            if all(drawn.free(place, side) for drawn in maps):
+                for drawn in maps:
+                    drawn.take(place, side)
+                values = (place.name, charts.short(place.d2), charts.short(place.sigma2), side)
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+                break
+    return columns
+
+
+def _names_layers(side: int) -> list[charts.Spec]:
+    """The names on a side of their places, and strokes that lead to those farther off."""
+    right, lines = SIDES[side]
+    away, down = SIDE if right else -SIDE, lines * LINE
+    here = {"transform": [{"filter": f"datum.side === {side}"}]}
+    look = {"align": "left" if right else "right", "dx": away, "dy": down}
+    names = charts.layer(
+        charts.mark("text", **look, limit=LONGEST_NAME, tooltip=None),
+        "names",
+        here,
+        **HERE,
+        text={"field": "name", "type": "nominal"},
+    )
+    ends = {"x2Offset": away * 0.8, "y2Offset": down}
+    stroke = charts.layer(
+        charts.mark("rule", **ends, color=charts.colour("soft"), strokeWidth=1, tooltip=None),
+        "names",
+        here,
+        **HERE,
+        x2={"field": "d2"},
+        y2={"field": "sigma2"},
+    )
+    return [stroke, names] if lines else [names]
+
+
+def _rule_names(places: Sequence[Place], frame: _Frame, angles: Angles) -> charts.Columns:
+    """Every rule's name where its ground is widest and nothing lies."""
+    ticks = [INNER + (1 - 2 * INNER) * k / (SPOTS - 1) for k in range(SPOTS)]
+    won = {(x, y): _winner(*frame.at(x, y), angles) for x in ticks for y in ticks}
+    width = WIDTHS[0]
+    marks = [frame.pixels(place.d2, place.sigma2, width) for place in places]
+    columns: charts.Columns = {name: [] for name in ("rule", "d2", "sigma2")}
+    for rule in dict.fromkeys(won.values()):
+        others = [(x * width, (1 - y) * HEIGHT) for (x, y), name in won.items() if name != rule]
+        wide, best, where = LETTER * len(rule) / 2, (0.0, -1.0), None
+        for (x, y), name in won.items():
+            left, top = x * width, (1 - y) * HEIGHT
+            if name == rule and wide < left < width - wide:
+                near = [abs(left - a) / wide + abs(top - b) / LINE for a, b in others]
+                near += [
+                    max(abs(left - a) / (2 * wide), abs(top - b) / (2 * LINE)) for a, b in marks
+                ]
+                room = min([*near, ENOUGH])
+                found = (room, -abs(x - 0.5) - abs(y - 0.5))
+                if room >= 1 and found > best:
+                    best, where = found, frame.at(x, y)
+        if where is not None:
+            for column, value in zip(
+                columns.values(), (rule, *map(charts.short, where)), strict=True
+            ):
+                column.append(value)
+    return columns
 
 
 def _winner(d2: float, sigma2: float, angles: Angles) -> str:
@@ -149,10 +336,11 @@ def _ground(x_edges: Sequence[float], y_edges: Sequence[float], angles: Angles) 
     rule has a wedge between two straight lines.
     """
     bottom, top = y_edges[0], y_edges[-1]
-    columns: charts.Columns = {name: [] for name in ("rule", "x", "y", "y2")}
+    columns: charts.Columns = {name: [] for name in ("rule", "shade", "x", "y", "y2")}
     for rule, low, high in _wedges(bottom / x_edges[-1], top / x_edges[0], angles):
         for x in x_edges:
             columns["rule"].append(rule)
+            columns["shade"].append(GROUND[rule])
             columns["x"].append(charts.short(x))
             columns["y"].append(charts.short(min(top, max(bottom, low * x))))
             columns["y2"].append(charts.short(min(top, max(bottom, high * x))))
@@ -186,27 +374,25 @@ def _logarithmic(field: str, title: str, edges: Sequence[float]) -> charts.Spec:
     return charts.axis_of(field, title, axis=axis, scale=scale)
 
 
-def _ground_layer(
-    x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]
-) -> charts.Spec:
+def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float]) -> charts.Spec:
     return charts.layer(
-        charts.mark("area", opacity=0.28, line=False),
+        charts.mark("area", line=False, color=charts.colour("soft")),
         x=_logarithmic("x", DISTANCE, x_edges),
         y=_logarithmic("y", NOISE, y_edges),
         y2={"field": "y2"},
-        color=charts.by_name(
-            "rule",
-            {rule: charts.colour(GROUND[rule]) for rule in rules},
-            legend={"title": GROUND_TITLE, "symbolType": "square", "symbolOpacity": 0.6},
-        ),
+        detail={"field": "rule", "type": "nominal"},
+        opacity=charts.as_it_is("shade"),
         tooltip=charts.told_fields(("rule", GROUND_TITLE)),
     )
 
 
-def _places_layer(places: Sequence[Place], mine: str) -> charts.Spec:
-    looks = _looks(list(dict.fromkeys(place.won or mine for place in places)), mine)
-    title = None if mine in looks else "best test result"
-    legend: charts.Spec = {"title": title, "orient": "top"}
+def _places_layer(places: Sequence[Place]) -> charts.Spec:
+    """The marks; with a legend of who won, where somebody did."""
+    won = {place.won: place.style for place in places if place.won is not None}
+    looks = won or {place.style: place.style for place in places}
+    field, legend = (
+        ("won", {"title": "best test result", "orient": "top"}) if won else ("style", None)
+    )
     return charts.layer(
         charts.mark(
             "point", filled=True, size=130, opacity=1, stroke=charts.colour("card"), strokeWidth=1.5
@@ -214,26 +400,19 @@ def _places_layer(places: Sequence[Place], mine: str) -> charts.Spec:
         "places",
         **HERE,
         color=charts.by_name(
-            "won", {name: charts.colour(look) for name, look in looks.items()}, legend=legend
+            field, {name: charts.colour(look) for name, look in looks.items()}, legend=legend
         ),
         shape=charts.by_name(
-            "won", {name: MARKS[look] for name, look in looks.items()}, legend=legend
+            field, {name: charts.form(look)[1] for name, look in looks.items()}, legend=legend
         ),
         tooltip=charts.told_fields(
             ("name", "here"),
             ("d2", "d²"),
             ("sigma2", "σ²"),
             ("predicted", GROUND_TITLE),
-            *((("won", "best result"),) if title else ()),
+            *((("won", "best result"),) if won else ()),
         ),
     )
-
-
-def _looks(winners: Sequence[str], mine: str) -> dict[str, str]:
-    """Styles of the marks: a rule that is on the ground has the ground's colour."""
-    free = iter([style for style in charts.PALETTE if style not in GROUND.values()])
-    known = {**GROUND, mine: charts.INK}
-    return {winner: known.get(winner) or next(free, charts.REST) for winner in winners}
 
 
 def winner_grid(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.report import charts
-from fedbridge.report.text import number
+from fedbridge.report.text import number, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.evaluation.ranking import Ranking
 
@@ -21,14 +21,22 @@ DRAWN, HOVERED = 4_000, 400
 """At most so many points per chart in lines, and with a value to hover: pages open fast."""
 
 DESCRIBED = 8
-COLUMNS = {3: 13, 2: 22}
-"""Columns of a legend, and the longest name with which there are so many."""
+LABEL = 13
+"""Pixels from one line's name to the next."""
 
-LONGEST_LABEL = 240
-"""Pixels of a name in a legend: with the piece of a line beside it, it fits a phone."""
+REACH = {8: 14, 1_000: 40}
+"""Pixels from the chart's edge to the names, by how many there are at most: more stand farther from
+the ends of their lines."""
+
+LONGEST, LONGEST_LABEL = 20, 150
+"""Letters of a line's name, and its pixels at most: on a phone half of the chart is left."""
 
 TIP = "datum.tip || datum.datum.tip"
 """A point's own words; the area that answers for it has the point as its datum."""
+
+WIDTH, BOLD = "datum.pale ? 1 : 2", "datum.best ? 'bold' : 'normal'"
+QUIET = (charts.REST, charts.CHANCE)
+"""Lines of these styles show points only under the pointer."""
 
 ROW = 20
 LONGEST_NAME = 150
@@ -39,16 +47,18 @@ class Series:
     """One line of a chart.
 
     Attributes:
-        name: In the legend and under the pointer.
+        name: At the end of the line and under the pointer.
         points: ``(x, y)`` in the order of x; None or NaN is a gap.
-        style: A name of the palette.
+        style: A colour of the palette, or one in another's form.
         band: ``(low, high)`` around every point, such as a confidence interval; empty for none.
+        best: Whether its name is in bold.
     """
 
     name: str
     points: tuple[tuple[float, float | None], ...]
     style: str = "c0"
     band: tuple[tuple[float, float] | None, ...] = ()
+    best: bool = False
 
     def present(self) -> list[tuple[float, float]]:
         """The points that have a value."""
@@ -56,7 +66,7 @@ class Series:
 
     def every(self, stride: int) -> Series:
         """The line with one in so many points."""
-        return Series(self.name, self.points[::stride], self.style, self.band[::stride])
+        return replace(self, points=self.points[::stride], band=self.band[::stride])
 
 
 def line_chart(
@@ -68,12 +78,16 @@ def line_chart(
     y_label: str,
     whole: bool = True,
     note: str = "",
-    least: float = -math.inf,
+    limits: tuple[float, float] = charts.ANYWHERE,
+    from_zero: bool = False,
+    name_pale: bool = False,
+    wide: bool = False,
 ) -> charts.Chart | None:
-    """Lines; None when no series has a value, for an empty frame says nothing.
+    """Lines with their names at the end; None when no series has a value.
 
-    ``whole`` says that x counts something, such as rounds; the axis of y begins at ``least``, which
-    no value can be below.
+    ``whole`` says that x counts something, such as rounds. No value can be outside of ``limits``,
+    and no axis goes there. Pale lines have names only if ``name_pale``; otherwise the note says how
+    many they are.
     """
     there = [line for line in series if line.present()]
     if not there:
@@ -81,55 +95,80 @@ def line_chart(
     stride = math.ceil(sum(len(line.points) for line in there) / DRAWN)
     if stride > 1:
         note = f"{note} One in {stride} rounds is drawn.".strip()
-    lines = [line.every(stride) for line in there]
-    pale = sum(line.style == charts.REST for line in lines)
-    if pale:
-        note = f"{note} In grey: {pale} more.".strip()
+    pale = [line for line in there if line.style == charts.REST]
+    if pale and not name_pale:
+        note = f"{note} In grey: {len(pale)} more.".strip()
+    lines = [line.every(stride) for line in [*pale, *(line for line in there if line not in pale)]]
+    values = [y for line in lines for _, y in line.points]
+    edges = [edge for line in lines for pair in line.band if pair for edge in pair]
+    ends = charts.span([*values, *edges, *([0.0] * from_zero)], limits)
+    named = [line for line in lines if name_pale or line.style != charts.REST]
+    height = max(charts.HEIGHT, LABEL * len(named))
+    data = _data(lines, x_label) | {"names": _names_of_lines(named, ends, height)}
     return charts.Chart(
         key,
         title,
-        _spec(
-            lines,
-            x_label,
-            charts.axis_of("y", y_label, scale=charts.from_least(least)),
-            whole=whole,
+        charts.drawing(
+            *_line_layers(
+                lines,
+                len(named) if len(lines) > 1 else 0,
+                _x_axis(lines, x_label, whole=whole),
+                _y_axis(y_label, ends),
+            ),
+            height=height,
         ),
-        _data(lines, x_label),
+        data,
         told=f"{y_label} over {x_label}. {_told(there)}",
         note=note,
+        wide=wide,
     )
 
 
-def _spec(lines: Sequence[Series], x_label: str, y: charts.Spec, *, whole: bool) -> charts.Spec:
-    named = [line for line in lines if line.style != charts.REST]
-    legend = _legend([line.name for line in named])
-    look = {
-        "color": charts.by_name(
-            "s", {line.name: charts.colour(line.style) for line in named}, legend=legend
-        ),
-        "strokeDash": charts.by_name(
-            "s", {line.name: charts.DASHES[line.style] for line in named}, legend=legend
-        ),
-    }
-    shapes = charts.by_name("style", charts.SHAPES, legend=None)
+def _x_axis(lines: Sequence[Series], title: str, *, whole: bool) -> charts.Spec:
+    """A position; ticks are at whole numbers, or at the few values that there are."""
+    places = sorted({x for line in lines for x, _ in line.points})
+    axis: charts.Spec = {}
+    if whole:
+        ticks = charts.whole_ticks(math.floor(places[0]), math.ceil(places[-1]))
+        axis = {"format": "d", "values": ticks}
+    elif len(places) <= charts.WHOLE_TICKS:
+        axis = {"values": [charts.short(x) for x in places]}
+    return charts.axis_of("x", title, axis=axis, scale={"nice": False, "padding": 6})
+
+
+def _y_axis(title: str, ends: tuple[float, float]) -> charts.Spec:
+    return charts.axis_of("y", title, axis={"tickCount": charts.TICKS}, scale=charts.between(ends))
+
+
+def _line_layers(
+    lines: Sequence[Series], named: int, x: charts.Spec, y: charts.Spec
+) -> list[charts.Spec | None]:
+    """Bands, lines, points, and the names at the right with a stroke that leads to each."""
+    colours = {line.name: charts.colour(line.style) for line in lines}
+    color = charts.by_name("s", colours, legend=None)
+    dashes = {line.name: charts.form(line.style)[0] for line in lines}
+    shapes = {line.style: charts.form(line.style)[1] for line in lines}
+    reach = next(pixels for most, pixels in REACH.items() if named <= most)
     few = max(len(line.points) for line in lines) <= SHOWN_POINTS
-    whole_axis = {"axis": {"format": "d", "tickMinStep": 1}} if whole else {}
-    x = charts.axis_of("x", x_label, **whole_axis, scale={"nice": False, "padding": 6})
-    low, each = {**y, "field": "low"}, {"field": "s", "type": "nominal"}
     nearest = {"type": "point", "on": "pointerover", "clear": "pointerout", "nearest": True}
-    shown = [{"param": "hover", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}]
+    shown = [
+        {"param": "hover", "empty": False, "value": 1},
+        {"test": "datum.alone", "value": 1},
+        {"test": "datum.quiet", "value": 0},
+    ]
     band = charts.layer(
-        charts.mark("area", opacity=0.14), x=x, y=low, y2={"field": "high"}, color=look["color"]
+        charts.mark("area", opacity=0.14, clip=True),
+        x=x,
+        y={**y, "field": "low"},
+        y2={"field": "high"},
+        color=color,
     )
-    pale = charts.layer(
-        charts.mark("line", strokeWidth=1, color=charts.colour(charts.REST)),
-        "pale",
+    drawn = charts.layer(
+        charts.mark("line", strokeWidth={"expr": WIDTH}, strokeCap="round", strokeJoin="round"),
         x=x,
         y=y,
-        detail=each,
-    )
-    named_lines = charts.layer(
-        charts.mark("line", strokeWidth=2, strokeCap="round", strokeJoin="round"), x=x, y=y, **look
+        color=color,
+        strokeDash=charts.by_name("s", dashes, legend=None),
     )
     hovered = charts.layer(
         charts.mark("point", filled=True, size=34, opacity=1),
@@ -137,61 +176,117 @@ def _spec(lines: Sequence[Series], x_label: str, y: charts.Spec, *, whole: bool)
         {"params": [{"name": "hover", "select": nearest}]},
         x=x,
         y=y,
-        color=look["color"],
-        shape=shapes,
+        color=color,
+        shape=charts.by_name("style", shapes, legend=None),
         opacity={"condition": shown, "value": 1 if few else 0},
         tooltip={"value": {"expr": TIP}},
     )
-    return charts.drawing(
-        band if any(line.band for line in lines) else None,
-        pale if len(named) < len(lines) else None,
-        named_lines,
-        hovered,
+    leading = charts.layer(
+        charts.mark("rule", strokeWidth=1, opacity=0.7),
+        "names",
+        x=x,
+        x2={"value": {"expr": f"width + {reach - 3}"}},
+        y=y,
+        y2={"field": "at"},
+        color=color,
+        strokeDash=charts.either("datum.early", [1, 4], [1, 0]),
     )
+    names = charts.layer(
+        charts.mark(
+            "text",
+            align="left",
+            dx=reach,
+            limit=LONGEST_LABEL,
+            fontWeight={"expr": BOLD},
+            tooltip=None,
+        ),
+        "names",
+        x={"value": "width"},
+        y={**y, "field": "at"},
+        text={"field": "name", "type": "nominal"},
+        color=charts.either("datum.pale", charts.colour("soft"), charts.colour("ink")),
+    )
+    return [
+        band if any(line.band for line in lines) else None,
+        leading if named else None,
+        drawn,
+        hovered,
+        names if named else None,
+    ]
 
 
-def _legend(names: Sequence[str]) -> charts.Spec | None:
-    """Short pieces of the lines with their dashes; nothing for one line, which the title names."""
-    if len(names) < 2:
-        return None
-    longest = max(map(len, names))
-    columns = next((count for count, most in COLUMNS.items() if longest <= most), 1)
+def _names_of_lines(
+    lines: Sequence[Series], ends: tuple[float, float], height: int
+) -> charts.Columns:
+    """Where lines end, and beside it where their names have room.
+
+    The stroke from a line that ends early is dotted: it is no part of the line.
+    """
+    low, high = ends
+    last = [line.present()[-1] for line in lines]
+    end = max((x for line in lines for x, _ in line.points), default=0.0)
+    unit = (high - low) / height
+    places = spread_out([(high - y) / unit for _, y in last], LABEL, height)
     return {
-        "title": None,
-        "columns": columns,
-        "labelLimit": 150 if columns > 1 else LONGEST_LABEL,
-        "symbolType": "stroke",
-        "symbolSize": 420,
-        "symbolOpacity": 1,
+        "s": [line.name for line in lines],
+        "name": [shortened(line.name, LONGEST) for line in lines],
+        "x": [charts.short(x) for x, _ in last],
+        "y": [charts.short(y) for _, y in last],
+        "at": [charts.short(high - place * unit) for place in places],
+        "early": [int(x < end) for x, _ in last],
+        "best": [int(line.best) for line in lines],
+        "pale": [int(line.style in QUIET) for line in lines],
     }
 
 
+def spread_out(wanted: Sequence[float], gap: float, room: float) -> list[float]:
+    """Places from 0 to ``room`` that are ``gap`` apart, as near to the wanted ones as can be.
+
+    Without the gaps that is the nearest rising sequence: neighbours that would fall share their
+    mean. Where the room is too small for all, the gaps shrink.
+    """
+    count = len(wanted)
+    gap = min(gap, room / max(1, count - 1))
+    order = sorted(range(count), key=wanted.__getitem__)
+    groups: list[tuple[float, int]] = []
+    for place, index in enumerate(order):
+        groups.append((wanted[index] - place * gap, 1))
+        while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
+            (mean, size), (other, more) = groups.pop(-2), groups.pop()
+            groups.append(((mean * size + other * more) / (size + more), size + more))
+    rising = [mean for mean, size in groups for _ in range(size)]
+    most = room - (count - 1) * gap
+    found = [0.0] * count
+    for place, index in enumerate(order):
+        found[index] = min(max(rising[place], 0.0), max(most, 0.0)) + place * gap
+    return found
+
+
 def _data(lines: Sequence[Series], x_label: str) -> dict[str, charts.Columns]:
-    """Named lines, pale lines, and the points that answer the pointer: those of named lines."""
-    every = math.ceil(
-        sum(len(line.points) for line in lines if line.style != charts.REST) / HOVERED
-    )
+    """The lines, and the points that answer the pointer."""
+    every = math.ceil(sum(len(line.points) for line in lines) / HOVERED)
     banded = any(line.band for line in lines)
+    pale = any(line.style == charts.REST for line in lines)
+    more = (*(("low", "high") if banded else ()), *(("pale",) if pale else ()))
     fields = {
-        "values": ("s", "x", "y", *(("low", "high") if banded else ())),
-        "pale": ("s", "x", "y"),
-        "points": ("s", "x", "y", "style", "alone", "tip"),
+        "values": ("s", "x", "y", *more),
+        "points": ("s", "x", "y", "style", "alone", "quiet", "tip"),
     }
     data: dict[str, charts.Columns] = {key: {name: [] for name in fields[key]} for key in fields}
     for line in lines:
         values = [charts.short(y) for _, y in line.points]
-        drawn = data["pale" if line.style == charts.REST else "values"]
         for index, ((x, _), y) in enumerate(zip(line.points, values, strict=True)):
-            row = {"s": line.name, "x": charts.short(x), "y": y}
-            if "low" in drawn:
-                low, high = (line.band[index] if line.band else None) or (None, None)
-                row |= {"low": charts.short(low), "high": charts.short(high)}
-            _add(drawn, row)
+            row: dict[str, Any] = {"s": line.name, "x": charts.short(x), "y": y}
+            row["pale"] = int(line.style == charts.REST)
+            low, high = (line.band[index] if line.band else None) or (None, None)
+            _add(data["values"], {**row, "low": charts.short(low), "high": charts.short(high)})
             beside = [*values[max(0, index - 1) : index], *values[index + 1 : index + 2]]
             alone = y is not None and all(value is None for value in beside)
             tip = f"{line.name}, {x_label} {number(x, 4)}: {number(y, 4)}"
-            if y is not None and (alone or (line.style != charts.REST and index % every == 0)):
-                _add(data["points"], {**row, "style": line.style, "alone": int(alone), "tip": tip})
+            row |= {"style": line.style, "tip": tip}
+            row |= {"alone": int(alone), "quiet": int(line.style in QUIET)}
+            if y is not None and (alone or index % every == 0):
+                _add(data["points"], row)
     return data
 
 
@@ -218,6 +313,7 @@ class DotRow:
     mean: float | None
     spread: float | None = None
     best: bool = False
+    style: str = "c0"
 
 
 def dot_chart(
@@ -227,74 +323,100 @@ def dot_chart(
     *,
     x_label: str,
     note: str = "",
-    least: float = -math.inf,
+    limits: tuple[float, float] = charts.ANYWHERE,
+    from_zero: bool = False,
 ) -> charts.Chart | None:
-    """Dots row by row, the best in another colour and shape; None when there is no value.
+    """Dots row by row, the best in another shape; None when there is no value.
 
-    No value can be below ``least``: no bar reaches there, and the axis begins there.
+    No value can be outside of ``limits``: no bar reaches there, nor does the axis.
     """
-    there = [row for row in rows if row.mean is not None]
+    there = [row for row in rows if row.mean is not None or row.values]
     if not there:
         return None
-    y = _names("name", [row.name for row in there], grid=True)
-    scale = charts.from_least(least)
+    means = [(row, row.mean, row.spread or 0.0) for row in there if row.mean is not None]
+    least, most = limits
+    bars = [(max(least, mean - spread), min(most, mean + spread)) for _, mean, spread in means]
+    singles = [(row, value) for row in there for value in row.values]
+    reached = [*(value for _, value in singles), *(end for bar in bars for end in bar)]
+    ends = charts.span([*reached, *([0.0] * from_zero)], limits)
+    y = _rows("name", [row.name for row in there], grid=True)
+    colours = {row.style: charts.colour(row.style) for row in there}
+    color = charts.by_name("style", colours, legend=None)
+    x = charts.axis_of("mean", x_label, scale=charts.between(ends))
     single = charts.layer(
-        charts.mark("point", filled=True, size=16, opacity=0.45, color=charts.colour("c0")),
+        charts.mark("point", filled=True, size=16, opacity=0.6),
         "singles",
         y=y,
-        x=charts.axis_of("value", x_label, scale=scale),
+        x={**x, "field": "value"},
+        color=color,
     )
-    bars, means = _means(
+    drawn, dots = _means(
         y,
-        charts.axis_of("mean", x_label, scale=scale),
-        color=charts.either("datum.best", charts.colour("c1"), charts.colour("c0")),
+        x,
+        color=color,
         shape=charts.either("datum.best", "diamond", "circle"),
+        size=charts.either("datum.best", 150, 85),
         tooltip=charts.told_fields(("name", "name"), ("mean", "mean"), ("spread", "spread")),
     )
-    several = any(len(row.values) > 1 for row in rows)
-    spec = charts.drawing(bars, single if several else None, means, height=ROW * len(there))
+    several = any(len(row.values) > 1 or row.mean is None for row in there)
+    spec = charts.drawing(drawn, single if several else None, dots, height=ROW * len(there))
     data: dict[str, charts.Columns] = {
         "values": {
-            "name": [row.name for row in there],
-            "mean": [charts.short(row.mean) for row in there],
-            "spread": [charts.short(row.spread) for row in there],
-            "low": [charts.short(max(least, (row.mean or 0) - (row.spread or 0))) for row in there],
-            "high": [charts.short((row.mean or 0) + (row.spread or 0)) for row in there],
-            "best": [int(row.best) for row in there],
+            "name": [row.name for row, *_ in means],
+            "mean": [charts.short(mean) for _, mean, _ in means],
+            "spread": [charts.short(row.spread) for row, *_ in means],
+            "low": [charts.short(low) for low, _ in bars],
+            "high": [charts.short(high) for _, high in bars],
+            "best": [int(row.best) for row, *_ in means],
+            "style": [row.style for row, *_ in means],
         },
         "singles": {
-            "name": [row.name for row in rows for _ in row.values],
-            "value": [charts.short(value) for row in rows for value in row.values],
+            "name": [row.name for row, _ in singles],
+            "value": [charts.short(value) for _, value in singles],
+            "style": [row.style for row, _ in singles],
         },
     }
     told = "; ".join(f"{row.name} {number(row.mean)}" for row in rows)
     return charts.Chart(key, title, spec, data, told=f"{x_label}: {told}.", note=note)
 
 
-def _names(field: str, names: Sequence[str], *, grid: bool) -> charts.Spec:
+def _rows(field: str, names: Sequence[str], *, grid: bool) -> charts.Spec:
     """Names one below the other, in their order."""
-    axis = {"labelColor": charts.colour("ink"), "labelLimit": LONGEST_NAME, "grid": grid}
-    return {"field": field, "type": "nominal", "title": None, "sort": list(names), "axis": axis}
+    axis = {
+        "labelColor": charts.colour("ink"),
+        "labelLimit": LONGEST_NAME,
+        "labelOverlap": False,
+        "labelPadding": 10,
+        "grid": grid,
+    }
+    return {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(names)},
+        "axis": axis,
+    }
 
 
 def _means(
     y: charts.Spec, x: charts.Spec, *, color: charts.Spec, **looks: Any
 ) -> tuple[charts.Spec, charts.Spec]:
-    """Bars from ``low`` to ``high``, and on each the dot that it is about."""
+    """Bars from ``low`` to ``high``, as far as the axis goes, and on each its dot."""
     low = {**x, "field": "low"}
-    bars = charts.mark("rule", strokeWidth=2, opacity=0.5)
-    dots = charts.mark("point", filled=True, size=85, opacity=1)
+    bars = charts.mark("rule", strokeWidth=2, opacity=0.5, clip=True)
+    dots = charts.mark("point", filled=True, opacity=1, **({} if "size" in looks else {"size": 85}))
     return (
         charts.layer(bars, y=y, x=low, x2={"field": "high"}, color=color),
         charts.layer(dots, y=y, x=x, color=color, **looks),
     )
 
 
-def rank_chart(ranking: Ranking) -> charts.Chart:
-    """A bar of one critical difference around every mean rank.
+def rank_chart(ranking: Ranking, looks: Mapping[str, str]) -> charts.Chart:
+    """A bar of one critical difference around every mean rank, in the colour of its method.
 
     Two bars overlap just when the ranks are closer than the critical difference: then the methods
-    cannot be told apart. The shaded stretch is the best method's bar.
+    cannot be told apart. The shaded stretch is the best method's bar. No rank is better than 1 or
+    worse than the number of methods, and there the axis ends.
     """
     entries, difference = ranking.entries, ranking.critical_difference
     half, best = difference / 2, ranking.entries[0].rank
@@ -308,29 +430,34 @@ def rank_chart(ranking: Ranking) -> charts.Chart:
         },
         "best": {"low": [charts.short(best - half)], "high": [charts.short(best + half)]},
     }
-    axis = {"values": list(range(1, len(entries) + 1)), "format": "d"}
-    x = charts.axis_of("rank", "mean rank (1 is best)", axis=axis)
+    axis = {"values": charts.whole_ticks(1, len(entries)), "format": "d"}
+    scale = charts.between((1, len(entries)))
+    x = charts.axis_of("rank", "mean rank (1 is best)", axis=axis, scale=scale)
     stretch = charts.layer(
-        charts.mark("rect", color=charts.colour("c0"), opacity=0.1),
+        charts.mark("rect", color=charts.colour("ink"), opacity=0.07, clip=True),
         "best",
         x={**x, "field": "low"},
         x2={"field": "high"},
     )
+    names = [entry.method for entry in entries]
     bars, dots = _means(
-        _names("method", [entry.method for entry in entries], grid=False),
+        _rows("method", names, grid=False),
         x,
-        color=charts.either("datum.equal", charts.colour("c0"), charts.colour("c1")),
+        color=charts.by_name(
+            "method", {name: charts.colour(looks[name]) for name in names}, legend=None
+        ),
         shape=charts.either("datum.equal", "circle", "square"),
         tooltip=charts.told_fields(("method", "method"), ("rank", "mean rank")),
     )
     told = "; ".join(f"{entry.method} {number(entry.rank)}" for entry in entries)
     return charts.Chart(
-        "ranks",
+        "mean-ranks",
         "Mean ranks with critical differences",
         charts.drawing(stretch, bars, dots, height=ROW * len(entries)),
         data,
         told=f"Mean ranks: {told}. Critical difference {number(difference)}.",
-        note=f"Bars are as long as the critical difference, {difference:.2f}: "
-        f"methods whose bars overlap cannot be told apart. Blue circles overlap with the best.",
+        note=f"Bars are as long as the critical difference, {difference:.2f}, as far as there are "
+        f"ranks: methods whose bars overlap cannot be told apart. Circles overlap with the best, "
+        f"whose bar is shaded; squares do not.",
         wide=True,
     )

@@ -60,7 +60,7 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
         x=x,
         y=y,
         opacity=_sized("share", {"domain": [0, 1], "range": SHADES}),
-        color=charts.either("datum.right", charts.colour("c0"), charts.colour("c1")),
+        color=charts.either("datum.right", charts.colour("c0"), charts.colour("soft")),
         tooltip=told,
     )
     counts = charts.layer(
@@ -73,14 +73,14 @@ def confusion_chart(confusion: Sequence[Sequence[int]], names: Sequence[str]) ->
     )
     right = sum(confusion[k][k] for k in range(len(names)))
     return charts.Chart(
-        "confusion",
+        "confusion-matrix",
         "Confusion matrix",
         charts.drawing(shade, counts if len(names) <= WRITTEN else None, height=SQUARE),
         data,
         told=f"{right} of {sum(totals)} test rows were named rightly; the table of classes has "
         f"the shares of every class.",
         note="A line per true class; the stronger the colour, the larger the share of that class. "
-        "Blue is right, orange is wrong.",
+        "Blue is right, grey is wrong.",
     )
 
 
@@ -138,10 +138,10 @@ def roc_chart(roc: Roc, points: Sequence[OperatingPoint]) -> charts.Chart:
         {"transform": [{"filter": "datum.index === threshold"}]},
         x=x,
         y=y,
-        color={"value": charts.colour("c1")},
+        color={"value": charts.colour("ink")},
     )
     return charts.Chart(
-        "roc",
+        "roc-curve",
         "ROC curve",
         charts.drawing(
             _diagonal(x, y),
