@@ -14,7 +14,6 @@ from fedbridge._version import __version__
 from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.evaluation.metrics import NOT_MEASURED
-from fedbridge.report import keep_outputs, write_model_card, write_report
 from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
 from fedbridge.runs.record import summarise
 from fedbridge.training.blend import module_of
@@ -97,26 +96,33 @@ class TargetRun:
             folder.write_preprocessing(self.site.preprocessing.to_json(), config)
         if state is not None:
             folder.write_model(module_of(self.model, state), config)
-            if self.pages:
-                keep_outputs(folder.path, self.federation.predict(state, task.test), task.test)
         told = summarise(
             task,
             history,
             method=self.spec.method,
             seed=self.spec.seed,
-            rounds=sum(line["round"] >= 1 for line in history),
+            rounds=sum(old["round"] >= 1 for old in history),
             parameters=self.federation.blocks.total,
             seconds=0.0,
         )
         summary = {name: value for name, value in told.items() if name not in NOT_KNOWN}
-        if self.pages:
-            write_model_card(folder.path, summary)
         folder.write_summary(summary)
         if self.pages:
-            write_report(folder.path, unchecked=True)
+            self._write_pages(state, summary)
         folder.seal()
         for file in folder.path.iterdir():
             file.chmod(PRIVATE)
+
+    def _write_pages(self, state: Model | None, summary: Mapping[str, Any]) -> None:
+        """Outputs on the test rows, card and page."""
+        # Only a target of a deployment draws pages: no other site waits for what that needs.
+        from fedbridge.report import keep_outputs, write_model_card, write_report
+
+        path, test = self.folder.path, self.federation.task.test
+        if state is not None:
+            keep_outputs(path, self.federation.predict(state, test), test)
+        write_model_card(path, summary)
+        write_report(path, unchecked=True)
 
     def config(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """What the run is, as far as the target knows."""
