@@ -6,7 +6,7 @@ found by its mean over the seeds, so it is nobody's lucky seed; the standard err
 paired differences.
 
     python benchmarks/regret.py run --seeds 100-104 [--settings 'digits*'] [--methods a,b,c]
-    python benchmarks/regret.py table --seeds 100-104 [--rounds 20]
+    python benchmarks/regret.py table --seeds 100-104
     python benchmarks/regret.py collect     # all finished cells into docs/results/regret.json
 
 A finished cell is a small file in ``runs/regret``; several processes may fill the table at once,
@@ -28,7 +28,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,7 @@ from fedbridge.methods.finetune import FinetuneCv, FinetuneOffline
 from fedbridge.runs.cell import CHANGED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fedbridge.federation.method import Record
 
@@ -79,6 +79,10 @@ NAMED = (
     "finetune-offline", "auto",
 )  # fmt: skip
 """The rivals of the tasks on which a run takes minutes."""
+
+FLOOR = ("alone-logistic", "alone-auto", "target-only", "target-only-matched", "source-only")
+CLAIMED = ("fedgp-auto", "fedda-auto", "finetune-cv", "alone-logistic")
+"""Whom ``auto`` should never be far behind, and whom it is compared with in the README."""
 
 
 def _built_in(name: str, **options: Any) -> Maker:
@@ -279,40 +283,111 @@ def _score(lines: Sequence[Any]) -> float:
     return -100 * math.log(statistics.fmean(line["loss"] for line in lines))
 
 
-def table(names: Iterable[str], seeds: Sequence[int], rounds: int, methods: str | None) -> str:
-    """Regrets by setting, then their mean and the worst."""
-    out, regrets = [], []
-    rivals = None if methods is None else methods.split(",")
-    for setting in names:
+@dataclass(frozen=True)
+class Regret:
+    """How ``auto`` did in a setting, against the method that was best there.
+
+    Attributes:
+        own: score of ``auto``, mean over the seeds.
+        best: the method with the best mean,
+        score: and that mean.
+        error: standard error of the paired differences between the two.
+        rivals: how many methods it was best of.
+        seeds: over how many seeds.
+        ahead: by how much ``auto`` is ahead of each rival.
+    """
+
+    own: float
+    best: str
+    score: float
+    error: float
+    rivals: int
+    seeds: int
+    ahead: Mapping[str, float]
+
+    @property
+    def value(self) -> float:
+        """The regret."""
+        return self.score - self.own
+
+    @classmethod
+    def of(cls, setting: str, seeds: Sequence[int], rounds: int) -> Regret | None:
+        """From the finished cells; of seeds in which ``auto`` has run."""
         scores: dict[str, dict[int, float]] = defaultdict(dict)
-        for method in rivals or methods_for(setting):
+        for method in methods_for(setting):
             for seed in seeds:
                 told = found(setting, method, seed)
                 if str(rounds) in told:
                     scores[method][seed] = told[str(rounds)]
         own = scores.pop("auto", {})
-        if not own:
-            continue
-        means = {
-            name: statistics.fmean(of[seed] for seed in own)
-            for name, of in scores.items()
-            if set(of) >= set(own)
-        }
+        whole = {name: of for name, of in scores.items() if own and set(of) >= set(own)}
+        if not whole:
+            return None
+        means = {n: statistics.fmean(of[seed] for seed in own) for n, of in whole.items()}
+        mean = statistics.fmean(own.values())
         best = max(means, key=means.__getitem__)
-        differences = [scores[best][seed] - own[seed] for seed in own]
+        differences = [whole[best][seed] - own[seed] for seed in own]
         error = statistics.stdev(differences) / len(own) ** 0.5 if len(own) > 1 else math.nan
-        regrets.append(statistics.fmean(differences))
-        others = " ".join(
-            f"{means[name]:.1f}" if name in means else "-"
-            for name in ("alone-logistic", "target-only", "source-only", "finetune-cv")
-        )
-        out.append(
-            f"{setting:32} auto {statistics.fmean(own.values()):6.1f}  regret {regrets[-1]:5.1f} "
-            f"± {error:4.1f}  best {best:18} {means[best]:6.1f} of {len(means)}, "
-            f"{len(own)} seeds; log/to/so/ft {others}"
-        )
-    out.append(f"mean {statistics.fmean(regrets):.2f}, worst {max(regrets):.2f}")
-    return "\n".join(out) + "\n"
+        ahead = {name: mean - score for name, score in means.items()}
+        return cls(mean, best, means[best], error, len(means), len(own), ahead)
+
+
+def table(names: Iterable[str], seeds: Sequence[int]) -> str:
+    """Regrets by setting, then what they come to, in Markdown."""
+    columns = " | ".join(f"`auto`, {r} rounds | best other | regret" for r in ROUNDS)
+    lines = [
+        f"| setting | seeds | {columns} |",
+        f"|---|---:|{'---:|---|---:|' * len(ROUNDS)}",
+    ]
+    every: dict[int, dict[str, Regret]] = {rounds: {} for rounds in ROUNDS}
+    for setting in names:
+        shown = []
+        for rounds in ROUNDS:
+            regret = Regret.of(setting, seeds, rounds)
+            if regret is None:
+                shown.append("– | – | –")
+                continue
+            every[rounds][setting] = regret
+            spread = "" if math.isnan(regret.error) else f" ± {regret.error:.1f}"
+            shown.append(
+                f"{regret.own:.1f} | {regret.best} {regret.score:.1f} | {regret.value:+.1f}{spread}"
+            )
+        if any(setting in by for by in every.values()):
+            number = max(by[setting].seeds for by in every.values() if setting in by)
+            lines.append(f"| {setting} | {number} | {' | '.join(shown)} |")
+    for rounds, found_there in every.items():
+        if found_there:
+            lines += ["", *_come_to(rounds, found_there)]
+    return "\n".join(lines) + "\n"
+
+
+def _come_to(rounds: int, by_setting: Mapping[str, Regret]) -> list[str]:
+    """Mean and worst regret, what a floor holds, and differences to named rivals."""
+    values = {setting: regret.value for setting, regret in by_setting.items()}
+    worst = max(values, key=values.__getitem__)
+    surely = {s: r.value - 1.64 * r.error for s, r in by_setting.items() if r.error >= 0}
+    lines = [
+        f"After {rounds} rounds, {len(values)} settings: mean regret "
+        f"{statistics.fmean(values.values()):.2f}, worst {values[worst]:.1f} ({worst})"
+    ]
+    if surely:
+        most = max(surely, key=surely.__getitem__)
+        lines[-1] += f"; less 1.64 standard errors at most {surely[most]:.1f} ({most})"
+    lines[-1] += "."
+    behind = {name: min(r.ahead.get(name, math.inf) for r in by_setting.values()) for name in FLOOR}
+    told = ", ".join(f"{name} {least:+.1f}" for name, least in behind.items() if least < math.inf)
+    lines.append(f"At the least ahead of {told}.")
+    points = {s: r for s, r in by_setting.items() if not s.startswith("rbf")}
+    for name in CLAIMED:
+        gains = [r.ahead[name] for r in points.values() if name in r.ahead]
+        if len(gains) > 1:
+            drawn = np.random.default_rng(0).choice(gains, (10_000, len(gains))).mean(1)
+            low, high = np.quantile(drawn, (0.025, 0.975))
+            lines.append(
+                f"Ahead of {name} by {statistics.fmean(gains):.1f} points over {len(gains)} "
+                f"settings (95% interval over settings {low:.1f} to {high:.1f})."
+            )
+    return lines
 
 
 def main() -> None:
@@ -322,7 +397,6 @@ def main() -> None:
     parser.add_argument("--seeds", default="100-104")
     parser.add_argument("--settings", default="*")
     parser.add_argument("--methods")
-    parser.add_argument("--rounds", type=int, default=ROUNDS[-1])
     asked = parser.parse_args()
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
@@ -334,7 +408,7 @@ def main() -> None:
         sys.stdout.write(collect())
         return
     if asked.what == "table":
-        sys.stdout.write(table(named, seeds, asked.rounds, asked.methods))
+        sys.stdout.write(table(named, seeds))
         return
     for seed in seeds:
         for setting in named:
