@@ -366,17 +366,17 @@ def _come_to(rounds: int, by_setting: Mapping[str, Regret]) -> list[str]:
     values = {setting: regret.value for setting, regret in by_setting.items()}
     worst = max(values, key=values.__getitem__)
     surely = {s: r.value - 1.64 * r.error for s, r in by_setting.items() if r.error >= 0}
-    lines = [
+    told = (
         f"After {rounds} rounds, {len(values)} settings: mean regret "
         f"{statistics.fmean(values.values()):.2f}, worst {values[worst]:.1f} ({worst})"
-    ]
+    )
     if surely:
         most = max(surely, key=surely.__getitem__)
-        lines[-1] += f"; less 1.64 standard errors at most {surely[most]:.1f} ({most})"
-    lines[-1] += "."
+        told += f"; less 1.64 standard errors at most {surely[most]:.1f} ({most})"
+    lines = [f"{told}."]
     behind = {name: min(r.ahead.get(name, math.inf) for r in by_setting.values()) for name in FLOOR}
-    told = ", ".join(f"{name} {least:+.1f}" for name, least in behind.items() if least < math.inf)
-    lines.append(f"At the least ahead of {told}.")
+    floors = ", ".join(f"{name} {least:+.1f}" for name, least in behind.items() if least < math.inf)
+    lines.append(f"At the least ahead of {floors}.")
     points = {s: r for s, r in by_setting.items() if not s.startswith("rbf")}
     for name in CLAIMED:
         gains = [r.ahead[name] for r in points.values() if name in r.ahead]
