@@ -176,6 +176,8 @@ class TestAdvise:
             fb.advise(task, samples=[])
         with pytest.raises(OptionError, match="`samples`"):
             fb.advise(task, samples=[0])
+        with pytest.raises(OptionError, match="Expected a task, or what load_task takes"):
+            fb.advise(5)
         with pytest.raises(UnknownOptionError, match="learning"):
             fb.advise(task, learning=1)
         with pytest.raises(OptionError, match="a task of the target 'x'"):

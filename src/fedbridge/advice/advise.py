@@ -33,6 +33,7 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import check_whole
 from fedbridge.core import rules
 from fedbridge.data.load import check_weights, load_task
+from fedbridge.data.task import check_is_task
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import MANY, Settings, split_options
 from fedbridge.methods.candidates import Worth
@@ -102,6 +103,7 @@ def advise(
     seed = check_whole("seed", seed, least=0)
     counts = None if samples is None else _checked(samples)
     tell: Progress = progress or (lambda share, text: None)
+    check_is_task(task)
     if isinstance(task, str | Path):
         if is_run(Path(task)):
             others = {"target": target, "after": after, **options}

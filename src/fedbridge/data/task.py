@@ -8,6 +8,7 @@ is made: whoever holds one may rely on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -557,3 +558,13 @@ def _plain_name(name: str) -> str:
     """Letters and digits of a name in lower case, behind the word for a sign at its front."""
     sign = {"+": "plus", "-": "minus"}.get(name[:1], "")
     return sign + "".join(filter(str.isalnum, name.casefold()))
+
+
+def check_is_task(task: object) -> None:
+    """Refuse what is neither a task nor what one can be loaded from."""
+    if not isinstance(task, str | Path | FederatedTask):
+        raise OptionError(
+            f"Expected a task, or what load_task takes (a name or a path), but got "
+            f"{type(task).__name__}: make one with fedbridge.load_task or "
+            f"FederatedTask.from_arrays."
+        )

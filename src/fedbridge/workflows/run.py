@@ -13,7 +13,7 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.options import LARGEST, check_choice, check_whole
 from fedbridge.data.load import check_weights, load_task, under_protocol
 from fedbridge.data.protocols import FAIR
-from fedbridge.data.task import FederatedTask
+from fedbridge.data.task import check_is_task
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import MANY, split_options
 from fedbridge.report import AllResultFiles
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fedbridge.core.rules import Mix
+    from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import Callback
     from fedbridge.federation.method import Method
 
@@ -70,12 +71,7 @@ def run(
     rounds = check_whole("rounds", rounds, least=1, most=MANY)
     seed = check_whole("seed", seed, least=0, most=LARGEST)
     method = methods.known_as(method)
-    if not isinstance(task, str | Path | FederatedTask):
-        raise OptionError(
-            f"Expected a task, or what load_task takes (a name or a path), but got "
-            f"{type(task).__name__}: make one with fedbridge.load_task or "
-            f"FederatedTask.from_arrays."
-        )
+    check_is_task(task)
     protocol, target = options.pop("protocol", None), options.pop("target", None)
     if isinstance(task, str | Path):
         check_weights(task, options.get("model"), {})
