@@ -68,7 +68,7 @@ def test_from_the_first_error_to_the_second_day(capsys, files):
     assert "standardised" not in shown
     assert re.search(r"\d+ more notes on data and training: --verbose shows all", shown)
     lines = shown.splitlines()
-    assert any(line.startswith("Alone or joined: cross-validated loss") for line in lines)
+    assert any(line.startswith("Alone or joined: loss on your own labels") for line in lines)
     assert any(line.startswith("Trusted: ") and "West" in line for line in lines)
     next_command = next(line for line in lines if line.startswith("Next: fedbridge compare"))
 

@@ -332,6 +332,14 @@ class TestWorth:
         words = {"join": "worth it", "alone": "as well alone", "unclear": "do not tell"}
         assert words[worth.decision] in last["said"]
         assert f"{worth.points:+.0f} ± {worth.points_error:.0f} points" in last["said"]
+        assert f"loss {-100 * worth.gain / worth.alone:+.0f}% ± " in last["said"]
+
+    def test_the_sentence_names_the_heavier_side(self):
+        side = method("auto", federation(blobs(target_rows=12))).side
+        said = side._said({"alone": 0.4, "head, last": 0.35, "inputs, last": 0.25}, None)
+        assert said.startswith("Mostly the sources' model with a last layer fitted anew")
+        assert side._said({"alone": 0.6, "head, last": 0.4}, None).startswith("Mostly a linear")
+        assert side._said({"alone": 1.0}, None).startswith("A linear model of the target alone")
 
 
 class TestAlone:

@@ -127,9 +127,10 @@ def _tables(advice: Advice) -> Iterator[Table]:
     yield Table(
         "rules",
         "In theory: error of one update, as a part of that of training alone",
-        (Column("rule"), Column("predicted", "number"), Column("")),
+        (Column("rule"), Column("predicted", "number")),
         tuple(
-            (rule.rule, with_range(rule.relative), "at most" * rule.bound) for rule in advice.rules
+            (rule.rule, f"{'at most ' * rule.bound}{with_range(rule.relative)}")
+            for rule in advice.rules
         ),
     )
 

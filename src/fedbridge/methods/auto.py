@@ -58,6 +58,7 @@ from fedbridge.methods.candidates import (
     Recipe,
     Sum,
     Worth,
+    in_percent,
     joined,
     simplest,
 )
@@ -461,24 +462,32 @@ class AutoTargetSide(TargetSide):
             "errors": errors,
             "weights": shares,
             **({} if worth is None else {"worth": asdict(worth)}),
-            "said": self._said(heaviest, worth),
+            "said": self._said(shares, worth),
             "rest": self.lone >= 2,
         }
 
-    def _said(self, heaviest: str, worth: Worth | None) -> str:
-        """One sentence for somebody who wants to know what came out."""
-        words = WORDS[
-            next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
-        ]
-        sentence = (
-            f"{words[0].upper()}{words[1:]}, judged by your {len(self.bench.labelled)} labels"
-        )
+    def _said(self, shares: Mapping[str, float], worth: Worth | None) -> str:
+        """One sentence for somebody who wants to know what came out.
+
+        It names the heaviest kind of the heavier side, and tells the gain by what decides, the
+        loss, beside the accuracy, which is easier to read and noisier.
+        """
+        alone = {kin: w for kin, w in shares.items() if kin.startswith(ALONE)}
+        joined = {kin: w for kin, w in shares.items() if kin not in alone}
+        side = max((joined, alone), key=lambda of: sum(of.values()))
+        heaviest = max(side, key=side.__getitem__)
+        family = next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
+        sentence = f"{WORDS[family][0].upper()}{WORDS[family][1:]}"
+        if len(shares) > 1:
+            sentence = f"Mostly {WORDS[family]}"
+        sentence += f", judged by your {len(self.bench.labelled)} labels"
         if worth is None:
             return f"{sentence}."
-        unit = "points" if worth.of_classes else "% of the squared error"
-        told = f"{worth.points:+.0f} ± {worth.points_error:.0f} {unit}, cross-validated"
+        told = f"cross-validated loss {in_percent(worth)}"
+        if worth.of_classes:
+            told += f", accuracy {worth.points:+.0f} ± {worth.points_error:.0f} points"
         if worth.decision == "join":
-            return f"{sentence}; joining is worth it ({told} against training alone)."
+            return f"{sentence}; joining is worth it ({told}, against training alone)."
         if worth.decision == "alone":
             return f"{sentence}; you would do as well alone ({told} with the sources)."
         return f"{sentence}; these do not tell it from training alone ({told})."

@@ -201,6 +201,12 @@ class Worth:
         return "alone" if decided else "unclear"
 
 
+def in_percent(worth: Worth) -> str:
+    """How the loss changes by joining, with its standard error: ``−17% ± 7``."""
+    unit = 100 / max(worth.alone, 1e-30)
+    return f"{-worth.gain * unit:+.0f}% ± {worth.error * unit:.0f}"
+
+
 class Bench:
     """The target's labelled rows, its folds, and how candidates are fitted to them."""
 

@@ -45,7 +45,7 @@ def _alone_or_joined(record: RunRecord) -> str:
     if worth is None:
         return f"Alone or joined: {record.said}"
     return (
-        f"Alone or joined: cross-validated loss {worth['alone']:.3g} alone, "
+        f"Alone or joined: loss on your own labels {worth['alone']:.3g} alone, "
         f"{worth['alone'] - worth['gain']:.3g} joined. {record.said}"
     )
 
