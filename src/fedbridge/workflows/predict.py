@@ -147,8 +147,8 @@ def predict(
     """
     saved = load_model(run_dir, model=model, unchecked=unchecked)
     if numbers and isinstance(saved.preprocessing, Preprocessing):
-        how = replace(saved.preprocessing, spelling=Spelling(**numbers))
-        saved = replace(saved, preprocessing=how)
+        how = replace(saved.preprocessing.curation, spelling=Spelling(**numbers))
+        saved = replace(saved, preprocessing=replace(saved.preprocessing, curation=how))
     return predict_with(saved, new_data)
 
 
