@@ -410,7 +410,7 @@ def _table(tables: Mapping[str, object], name: str, path: Path) -> dict[str, obj
     """One table: text, numbers, true or false, and lists of these, or what is said by name."""
     table = _dict(tables, name, path)
     for key, value in table.items():
-        for part in _leaves(value, nested=key in MAPPINGS):
+        for part in _leaves(value, nested=key.replace("-", "_") in MAPPINGS):
             if not isinstance(part, str | int | float):
                 raise DataError(
                     f"Expected text, a number, true or false, or a list of these as `{key}` in "

@@ -13,6 +13,7 @@ import shlex
 import socket
 import ssl
 import stat
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -279,8 +280,10 @@ def _proposed_here(settings: SiteSettings, csv: Path) -> Iterator[Finding]:
     """What this file may call the agreed columns that it seems to lack, if it can be read."""
     with suppress(FedbridgeError):
         table = settings.curation.apply(settings.curation.read(csv))
+        if len(table.names) == 1:
+            return  # then something else is between its cells
         needed = (*settings.reading.needed, *settings.reading.impute)
-        yield from _proposals(propose_names(settings.site, table.names, needed), "here")
+        yield from _proposals(propose_names(settings.site, table.names, needed), "in this file")
 
 
 def _proposals(proposed: Sequence[Proposal], where: str = "") -> Iterator[Finding]:
@@ -289,11 +292,11 @@ def _proposals(proposed: Sequence[Proposal], where: str = "") -> Iterator[Findin
         own = [proposal for proposal in proposed if proposal.site == site]
         at = where or f"at {site!r}"
         said = (
-            f"{at}: {'; '.join(proposal.said for proposal in own)}. If that is so, the lines below "
-            f"in its site.toml say it; nothing is changed unasked"
+            f"{at} {', '.join(proposal.said for proposal in own)}: if that is so, the lines below "
+            f"say it in the site.toml of {site}; nothing is done unasked"
         )
         lines = "\n".join(proposal.line for proposal in own)
-        yield Finding("data" if where else "agreement", "note", said, lines)
+        yield Finding("data" if where else f"{site}: site.toml", "note", said, lines)
 
 
 def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
@@ -455,8 +458,9 @@ def _agreement(
     ]
     if problems:
         found = [Finding("agreement", "problem", str(problem)) for problem in problems]
-        found += _proposals(propose(sites, plan.reading, plan.target))
-        found += _way_out(deployment, plan, sites)
+        proposed = propose(sites, plan.reading, plan.target)
+        found += _proposals(proposed)
+        found += _way_out(deployment, plan, sites, proposed)
     else:
         write_atomically(deployment.schema, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
@@ -473,9 +477,12 @@ def _unreadable(column: str, sites: Mapping[str, TableSummary], plan: Deployment
 
 
 def _way_out(
-    deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, TableSummary]
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    sites: Mapping[str, TableSummary],
+    proposed: Sequence[Proposal],
 ) -> Iterator[Finding]:
-    """The command that leaves out the columns that sites do not have alike, if there are any."""
+    """The commands that leave out what sites do not have alike, or impute what few of them lack."""
     codes, impute = plan.reading.categorical, plan.reading.impute
     every = list(dict.fromkeys(column for own in sites.values() for column in own.columns))
     shared = shared_columns(sites)
@@ -495,11 +502,14 @@ def _way_out(
         yield Finding(
             "agreement", "note", said, shlex.join([*change, "--columns", ",".join(alike)])
         )
-    some = [column for column in every if column not in shared and column not in impute]
+    known = Counter(column for own in sites.values() for column in own.columns)
+    known.update(own.new for own in proposed if own.column is None)
+    some = [c for c in every if c not in impute and len(sites) <= 2 * known[c] < 2 * len(sites)]
     if some:
         said = (
-            f"{', '.join(map(repr, some))}: some sites lack it; the command below lets it be "
-            f"imputed there, which an input of its own says"
+            f"{', '.join(map(repr, some))}: some sites lack it, or have left it out as a likely "
+            f"identifier (`keep-columns` in site.toml); the command below lets it be imputed "
+            f"there, which an input of its own says"
         )
         names = ",".join((*impute, *some))
         yield Finding("agreement", "note", said, shlex.join([*change, "--impute", names]))

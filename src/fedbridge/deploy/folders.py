@@ -444,12 +444,11 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         },
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
-    own_file = "".join(f"# {line}\n".replace("#  ", "# ") for line in OWN_FILE.splitlines())
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
+    parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
     for comment, values in own.items():
         settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
         parts.append(f"# {comment}\n{settings}")
-    parts.insert(len(lines), own_file)
     return "\n".join(parts)
 
 

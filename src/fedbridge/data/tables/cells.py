@@ -54,6 +54,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
 LONGEST_MISSING = max(map(len, MISSING))
 WHOLE_FLOAT = re.compile(r"[+-]?\d+\.0+")
 SEPARATORS = (",", ";", "\t")
+OTHER_SEPARATORS = ("|", "^", "~", ":")
 ENCODING = "utf-8"
 PARQUET = ".parquet"
 HEADER_ROWS = 2
@@ -340,7 +341,9 @@ def require_columns(
         hint = nearest(missing[0], names) if len(missing) == 1 else ""
         odd = ""
         if len(names) == 1:
-            odd = " A comma, a semicolon, a tab, or what `delimiter` says stands between cells."
+            other = next((mark for mark in OTHER_SEPARATORS if mark in names[0]), None)
+            hint = f", such as `delimiter = {other!r}`" if other else ""
+            odd = f" A comma, semicolon, tab, or what `delimiter` says stands between cells{hint}."
         raise MissingColumnError(
             f"Expected {one} {', '.join(map(repr, missing))} in {where}, but there is none."
             f"{hint} It has: {', '.join(map(repr, names))}{advice and f'; {advice}'}.{odd}"

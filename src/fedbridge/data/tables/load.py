@@ -439,6 +439,7 @@ def describe_csv(
                 reading,
                 f" at site {name!r}",
                 ", which must not leave the site",
+                "leave it out with `drop-columns`, or with `id-column` if it names rows",
             )
         except DataError as error:
             errors.append(error)

@@ -30,8 +30,10 @@ SHORTEST = 3
 """Fewer letters abbreviate anything."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-YES = frozenset({"ja", "j", "yes", "y", "true", "wahr", "oui", "si", "sí", "sim", "positive"})
-NO = frozenset({"nein", "n", "no", "false", "falsch", "non", "não", "negative"})
+YES = frozenset(
+    {"ja", "j", "yes", "y", "true", "wahr", "oui", "si", "sí", "sim", "pos", "positive"}
+)
+NO = frozenset({"nein", "n", "no", "false", "falsch", "non", "não", "neg", "negative"})
 
 
 @dataclass(frozen=True)

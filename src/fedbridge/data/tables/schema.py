@@ -412,14 +412,17 @@ def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
 
 def _with_imputed(sites: Summaries, reading: Reading) -> Summaries:
     """The summaries with every column that a site may lack; one that all lack is a mistake."""
-    known = list(dict.fromkeys(column for own in sites.values() for column in own.columns))
+    every = dict.fromkeys(column for own in sites.values() for column in own.columns)
+    known = [
+        c for c in every if any(own.columns[c].kind for own in sites.values() if c in own.columns)
+    ]
     for column in reading.impute:
         if column not in known:
             raise OptionError(
                 f"Expected `impute` to name columns that some site has, but got {column!r}."
                 f"{nearest(column, known)} Columns: {', '.join(map(repr, known))}."
             )
-    order = reading.columns or known
+    order = reading.columns or tuple(every)
     return {site: own.with_empty(reading.impute).of(order) for site, own in sites.items()}
 
 
