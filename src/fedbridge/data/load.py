@@ -56,7 +56,7 @@ from fedbridge.data.images.folder import images_task
 from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.store.catalogue import CATALOGUE
-from fedbridge.data.tables.load import SUFFIXES, table_task
+from fedbridge.data.tables.load import TABLE_FILES, table_task
 from fedbridge.data.task import chosen_sources, keep_sources, with_positive
 from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
@@ -260,7 +260,7 @@ def _factory(name_or_path: str | Path) -> TaskFactory:
     try:
         return registry.get(name_or_path)
     except UnknownNameError:
-        if path.exists() or path.suffix.lower() in SUFFIXES or len(path.parts) > 1:
+        if path.exists() or path.suffix.lower() in TABLE_FILES or len(path.parts) > 1:
             return _own_data(path)
         raise
 
@@ -270,7 +270,7 @@ def _own_data(path: Path) -> TaskFactory:
     if not path.exists():
         raise DataError(f"Expected a file or folder at {str(path)!r}, but there is none.")
     if path.is_file():
-        if path.suffix.lower() in SUFFIXES:
+        if path.suffix.lower() in TABLE_FILES:
             return partial(table_task, path)
         raise DataError(
             f"Expected a .csv, a .parquet, a .toml or a folder, but got {str(path)!r}: convert it "
@@ -284,7 +284,7 @@ def _own_data(path: Path) -> TaskFactory:
     visible = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
     found = {
         "domain.npz": any(entry.suffix.lower() == ".npz" for entry in visible),
-        "one CSV per site": any(entry.suffix.lower() in SUFFIXES for entry in visible),
+        "one CSV per site": any(entry.suffix.lower() in TABLE_FILES for entry in visible),
         "domain/class/*.png": any(entry.is_dir() for entry in visible),
     }
     layouts = [layout for layout, present in found.items() if present]

@@ -146,6 +146,14 @@ class TestOneMachine:
         assert json.loads(text)["format"] == 2, "an older version would read the cells otherwise"
 
 
+def test_a_number_that_means_missing_is_missing(tmp_path):
+    table = agreed("A").assign(site=["A", "B"] * 20)
+    table.loc[::2, "chol"] = 0.0
+    table.to_csv(tmp_path / "all.csv", index=False)
+    task = load_task(tmp_path / "all.csv", "B", recode={"chol": {"0": ""}}, impute="chol")
+    assert any("20 of 'chol' with other sites' value" in note for note in task.notes)
+
+
 class TestAtTheSite:
     def test_rows_are_those_of_one_machine(self, messy, plain):
         reading = Reading(impute=("chol",))

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
 SITE_COLUMN = "site"
-SUFFIXES = (".csv", PARQUET)
+TABLE_FILES = (".csv", PARQUET)
 """What files of tables are called."""
 STANDARDISED: dict[Standardise, str] = {
     "site": "numeric columns standardised at each site by its own training rows",
@@ -294,7 +294,7 @@ def _site_tables(
     What is left out is not even read, since it may be the reason why somebody leaves it out.
     """
     if path.is_dir():
-        files = site_files(path, *SUFFIXES)
+        files = site_files(path, *TABLE_FILES)
         said.check_names(files)
         target_name, left_out = _parts(files, target, keep, leave_out)
         tables = {
