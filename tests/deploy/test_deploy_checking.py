@@ -289,7 +289,7 @@ class TestAtTheCoordinator:
             assert any(part in problem for problem in problems), part
         change = f"fedbridge deploy change {made.folder}"
         ways = [f.command for f in found if f.command.startswith("fedbridge")]
-        assert ways == [f"{change} --columns age,Age", f"{change} --impute thal"]
+        assert ways == [f"{change} --impute sex,thal", f"{change} --columns age,Age"]
         assert not made.schema.exists()
 
     def test_an_empty_column_of_categories_is_found_before_the_run(self, made):

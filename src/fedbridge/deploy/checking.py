@@ -497,22 +497,22 @@ def _way_out(
         )
     ]
     change = ["fedbridge", "deploy", "change", str(deployment.folder)]
-    if alike and {*alike} != {*every}:
-        said = f"{len(alike)} columns all sites have alike: the command below uses only these"
-        yield Finding(
-            "agreement", "note", said, shlex.join([*change, "--columns", ",".join(alike)])
-        )
-    known = Counter(column for own in sites.values() for column in own.columns)
+    known = Counter(c for own in sites.values() for c, here in own.columns.items() if here.kind)
     known.update(own.new for own in proposed if own.column is None)
-    some = [c for c in every if c not in impute and len(sites) <= 2 * known[c] < 2 * len(sites)]
-    if some:
+    lacking = [c for c in every if c not in shared or _unreadable(c, sites, plan)]
+    most = [c for c in lacking if c not in impute and len(sites) <= 2 * known[c] < 2 * len(sites)]
+    if most:
         said = (
-            f"{', '.join(map(repr, some))}: some sites lack it, or have left it out as a likely "
+            f"{', '.join(map(repr, most))}: some sites lack it, or have left it out as a likely "
             f"identifier (`keep-columns` in site.toml); the command below lets it be imputed "
             f"there, which an input of its own says"
         )
-        names = ",".join((*impute, *some))
-        yield Finding("agreement", "note", said, shlex.join([*change, "--impute", names]))
+        words = [*change, "--impute", ",".join((*impute, *most))]
+        yield Finding("agreement", "note", said, shlex.join(words))
+    if alike and {*alike} != {*every}:
+        said = f"{len(alike)} columns all sites have alike: the command below uses only these"
+        words = [*change, "--columns", ",".join(alike)]
+        yield Finding("agreement", "note", said, shlex.join(words))
 
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:

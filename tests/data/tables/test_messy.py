@@ -77,6 +77,7 @@ class TestOneMachine:
             ({"A": {"units": {"age": {"factor": "x"}}}}, "`factor` to be a number"),
             ({"B": {"delimiter": "||"}}, "`delimiter` to be the one character"),
             ({"B": {"encoding": "klingon"}}, "`encoding` to be one that Python knows"),
+            ({"B": {"encoding": "undefined"}}, "`encoding` to be one that Python knows"),
             ({"B": 3}, "options of site 'B' by name"),
         ],
     )
@@ -144,6 +145,12 @@ class TestOneMachine:
         np.testing.assert_allclose(found["probability_1"], expected[:, 1], rtol=1e-5)
         text = (tmp_path / "run" / "preprocessing.json").read_text(encoding="utf-8")
         assert json.loads(text)["format"] == 2, "an older version would read the cells otherwise"
+
+
+def test_a_unit_that_leads_beyond_all_numbers_is_refused(tmp_path):
+    agreed("A").assign(site=["A", "B"] * 20).to_csv(tmp_path / "all.csv", index=False)
+    with pytest.raises(DataError, match="Expected numbers in column 'chol'"):
+        load_task(tmp_path / "all.csv", "B", units={"chol": 1e300})
 
 
 def test_a_number_that_means_missing_is_missing(tmp_path):

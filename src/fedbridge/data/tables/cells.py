@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, TypeAlias
@@ -62,6 +63,8 @@ NAMELESS = "Unnamed: "
 """How pandas calls a column without a name, such as the index that it writes itself."""
 MEMORY_PER_BYTE = 16
 """Bytes of memory that a byte of a CSV takes while its cells are Python's strings."""
+MEMORY_PER_CELL = 100
+"""The same of a cell of a file that is packed, whose size says little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +156,7 @@ def check_form(delimiter: str | None, encoding: str) -> None:
         )
     try:
         "".encode(encoding)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise OptionError(
             f"Expected `encoding` to be one that Python knows, such as utf-8, cp1252 or utf-16, "
             f"but got {encoding!r}."
@@ -191,9 +194,11 @@ def read_parquet(path: Path, spelling: Spelling = PLAIN) -> CellTable:
     import pandas as pd
 
     try:
-        check_memory(readable_size(path) * MEMORY_PER_BYTE, repr(str(path)), "leave columns out")
+        about = import_module("pyarrow.parquet").read_metadata(path)
+        cells = about.num_rows * about.num_columns
+        check_memory(cells * MEMORY_PER_CELL, repr(str(path)), "leave columns out")
         return as_table(pd.read_parquet(path, engine="pyarrow").reset_index(drop=True), spelling)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
         if isinstance(error, DataError):
             raise
         raise UnreadableError(

@@ -30,7 +30,7 @@ from fedbridge.data.tables.cells import (
     read_parquet,
 )
 from fedbridge.data.tables.schema import are_whole, column_names
-from fedbridge.data.tables.spelling import PLAIN, Spelling, numbers
+from fedbridge.data.tables.spelling import LARGEST, PLAIN, Spelling, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,12 @@ class Unit:
         check_number("offset", self.offset)
         if self.factor == 0:
             raise OptionError("Expected `factor` of a unit other than 0, but got 0.")
+
+    def applied(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers in the unit that all mean; NaN where no model could hold them."""
+        with np.errstate(over="ignore"):
+            meant = values * self.factor + self.offset
+        return np.where(np.abs(meant) <= LARGEST, meant, np.nan)
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ class Curation:
                 table = _recoded(table, column, pairs)
         for column, unit in self.units.items():
             if column in table.names:
-                values = table.values_of(column) * unit.factor + unit.offset
+                values = unit.applied(table.values_of(column))
                 table = table.replaced(column, _spelled(table[column], values), values)
         return table
 
