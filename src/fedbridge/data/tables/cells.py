@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, TypeAlias
@@ -192,9 +191,10 @@ def read_parquet(path: Path, spelling: Spelling = PLAIN) -> CellTable:
             f'install "fedbridge[parquet]", or save the table as a CSV.'
         )
     import pandas as pd
+    from pyarrow import parquet
 
     try:
-        about = import_module("pyarrow.parquet").read_metadata(path)
+        about = parquet.read_metadata(path)
         cells = about.num_rows * about.num_columns
         check_memory(cells * MEMORY_PER_CELL, repr(str(path)), "leave columns out")
         return as_table(pd.read_parquet(path, engine="pyarrow").reset_index(drop=True), spelling)
