@@ -89,9 +89,9 @@ def test_a_path_to_nothing_is_refused(tmp_path, monkeypatch, path):
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "data.parquet").write_text("")
-    with pytest.raises(DataError, match=r"a \.csv, a \.toml or a folder"):
-        load_task(tmp_path / "data.parquet")
+    (tmp_path / "data.xlsx").write_text("")
+    with pytest.raises(DataError, match=r"a \.csv, a \.parquet, a \.toml or a folder"):
+        load_task(tmp_path / "data.xlsx")
 
 
 def test_a_folder_of_several_kinds_is_refused(tmp_path):
@@ -172,8 +172,10 @@ class TestTaskFile:
             ('[task]\nname = "heart"\ntarget = ["va"]', OptionError, "`target`"),
             ('[task]\nname = "digits-noise"\nnoise = 1999-01-01', DataError, "`noise` in .task."),
             ('[task]\nname = "digits-noise"\n[task.noise]', DataError, "`noise` in .task."),
-            ('[task]\nname = "digits-noise"\n[task.sites.a]\nx = 1', DataError, "`sites`"),
-            ('[task]\nname = "digits-noise"\n[sites.a]\nx = 1', DataError, r"but got \[sites\]"),
+            ('[task]\nname = "digits-noise"\n[task.hosts.a]\nx = 1', DataError, "`hosts`"),
+            ('[task]\nname = "digits-noise"\n[sites.a]\nx = 1', OptionError, "no option 'sites'"),
+            ('[task]\nname = "digits-noise"\n[site.a]\nx = 1', DataError, r"but got \[site\]"),
+            ('[task]\nname = "digits-noise"\nsites.a = 1', OptionError, "no option 'sites'"),
             (
                 '[task]\npath = "."\nlabel_column = 3',
                 OptionError,

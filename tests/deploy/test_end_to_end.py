@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from deploying import give_data, patients
 from flower.children import pids_of
+from messy import SETTINGS, agreed, as_spelled, write_messy
 from small import same_model
 
 import fedbridge as fb
@@ -135,7 +137,7 @@ def use_the_models(made, local, csv, capsys):
 
 def messy(name):
     """Tables as people have them: another order, another format of numbers, an empty column."""
-    table = patients(name).assign(Thal=["x", "Y"] * 20, weight=np.arange(40) / 4)
+    table = patients(name).assign(Thal=["x", "Y"] * 20, weight=np.arange(40) % 13 / 4)
     return table.assign(Thal=None) if name == "B" else table[table.columns[::-1]]
 
 
@@ -194,6 +196,40 @@ def test_messy_files_from_the_first_check_to_the_second_day(tmp_path, processes,
     assert summary["n_sources"] == {"A": 40, "B": 0}
     assert RunFolder(sites[2].run).config()["method"] == "fedavg"
     assert "Expected values in column 'sex'" in (sites[1].folder / "node.log").read_text()
+
+
+def test_every_site_maps_its_own_file_and_the_target_predicts_in_its_own_spelling(
+    tmp_path, processes, capsys
+):
+    """The model is that of one machine, whose task file says the same of the same files."""
+    made = Deployment(tmp_path / "dep")
+    words = f"--sites A,B,D --target T --port {next(free_ports())} --rounds 1 --method fedda"
+    words += " --impute chol --model linear --lr 0.1 --batch-size 8"
+    assert main(["deploy", "init", *words.split(), "--out", str(made.folder)]) == 0
+    files = write_messy(tmp_path / "messy")
+    for name, port in zip(made.plan().sites, free_ports(), strict=False):
+        site = made.site(name)
+        text = site.settings_file.read_text().replace(
+            f"port = {site.settings().port}", f"port = {port}"
+        )
+        text = text.replace('data = ""', f'data = "{files / name}.csv"')
+        own = tomli_w.dumps(SETTINGS.get(name, {}))
+        site.settings_file.write_text(f'memory = "{site.folder / "memory"}"\n{text}\n{own}')
+    ready(processes, made)
+    assert main(["deploy", "run", str(made.folder)]) == 0
+    task = tmp_path / "task.toml"
+    content = {"task": {"path": "messy", "target": "T", "impute": "chol"}, "sites": SETTINGS}
+    task.write_text(tomli_w.dumps(content))
+    local = fb.run(task, method="fedda", rounds=1, **OPTIONS, out=tmp_path / "run")
+    own = made.site("T").run
+    assert same_model(load_model(own).model, local.model)
+    table, how = as_spelled("T", agreed("new").drop(columns="label"))
+    table.to_csv(tmp_path / "new.csv", index=False, **how)
+    capsys.readouterr()
+    said = [main(["predict", str(d), str(tmp_path / "new.csv")]) for d in (own, tmp_path / "run")]
+    lines = capsys.readouterr().out.splitlines()
+    assert said == [0, 0]
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
 
 
 def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, capsys):

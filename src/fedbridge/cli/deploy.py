@@ -26,7 +26,7 @@ NOT_IN_ORDER = 2
 WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
-OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "seed")
+OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "impute", "seed")
 """What a site agrees to, besides."""
 OF_PLAN = ("sites", "target", "method", "model", "rounds")
 """What is the coordinator's alone to say."""
@@ -119,6 +119,7 @@ def _add_plan(parser: shared.Parser) -> None:
     parser.add_argument("--columns", help="to learn from, separated by commas (default: all)")
     parser.add_argument("--categorical", help="columns of numbers that are codes")
     parser.add_argument("--kind", help="classification or regression (default: by the labels)")
+    parser.add_argument("--impute", help="columns that a site may lack, separated by commas")
     parser.add_argument("--method", help="see `fedbridge methods` (default: auto)")
     parser.add_argument("--model", help="the network (default: mlp)")
     parser.add_argument("--rounds", type=shared.natural, help="rounds (default: 20)")
@@ -282,14 +283,13 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     codes = reading.categorical if args.categorical is None else column_names(args.categorical)
     label = args.label_column or reading.label_column
     kind = reading.kind if args.kind is None else args.kind or None
+    impute = reading.impute if args.impute is None else column_names(args.impute)
     old = {} if before is None else {"options": before.options, "network": before.network}
     kept = {k: v for k, v in old.get("options", {}).items() if k in (*NAMES, *options_of(method))}
     return {
         **given,
         **others,
-        "reading": replace(
-            reading, label_column=label, columns=columns, categorical=codes, kind=kind
-        ),
+        "reading": Reading(label, columns, codes, kind, impute),
         "options": {**kept, **of_run},
         "network": {**old.get("network", {}), **network},
     }

@@ -7,6 +7,9 @@ A task ``.toml`` names the data with all their options, so that a task is one fi
     target = "Riverside"
     site_column = "hospital"      # and any other option of that kind of task
 
+    [sites.Lakeside]              # what only this site's file needs, as in its site.toml
+    rename.AgeYears = "age"
+
     [run]                         # defaults of the run, all optional
     model = "mlp:32"
     lr = 0.05
@@ -53,12 +56,12 @@ from fedbridge.data.images.folder import images_task
 from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.store.catalogue import CATALOGUE
-from fedbridge.data.tables.load import table_task
+from fedbridge.data.tables.load import TABLE_FILES, table_task
 from fedbridge.data.task import chosen_sources, keep_sources, with_positive
 from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask
 
@@ -76,7 +79,7 @@ the positive one; follow somebody's settings."""
 INSTEAD_OF = {"n_target": "target_fraction", "augment": "backbone"}
 """What a protocol sets, and what somebody may have given that excludes it."""
 
-TABLES = ("task", "run")
+TABLES = ("task", "run", "sites")
 OF_EVERY_TASK = ("path", "name", "target")
 RUN_OPTIONS = (
     *("model", "lr", "lr_target", "batch_size", "batch_size_target", "epochs", "epochs_target"),
@@ -96,7 +99,7 @@ RUN_OPTIONS = (
     *("server_momentum", "probe_batch_size"),
 )
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
-MAPPINGS = ("rename", "label_map")
+MAPPINGS = ("rename", "label_map", "recode", "units", "sites")
 """Options of tables that may be tables of a task file."""
 GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
 """What belongs to one run and not to a task."""
@@ -257,7 +260,7 @@ def _factory(name_or_path: str | Path) -> TaskFactory:
     try:
         return registry.get(name_or_path)
     except UnknownNameError:
-        if path.exists() or path.suffix.lower() == ".csv" or len(path.parts) > 1:
+        if path.exists() or path.suffix.lower() in TABLE_FILES or len(path.parts) > 1:
             return _own_data(path)
         raise
 
@@ -267,10 +270,11 @@ def _own_data(path: Path) -> TaskFactory:
     if not path.exists():
         raise DataError(f"Expected a file or folder at {str(path)!r}, but there is none.")
     if path.is_file():
-        if path.suffix.lower() == ".csv":
+        if path.suffix.lower() in TABLE_FILES:
             return partial(table_task, path)
         raise DataError(
-            f"Expected a .csv, a .toml or a folder, but got {str(path)!r}: convert it to one."
+            f"Expected a .csv, a .parquet, a .toml or a folder, but got {str(path)!r}: convert it "
+            f"to one."
         )
     loaders: dict[str, TaskFactory] = {
         "domain.npz": npz_task,
@@ -280,7 +284,7 @@ def _own_data(path: Path) -> TaskFactory:
     visible = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
     found = {
         "domain.npz": any(entry.suffix.lower() == ".npz" for entry in visible),
-        "one CSV per site": any(entry.suffix.lower() == ".csv" for entry in visible),
+        "one CSV per site": any(entry.suffix.lower() in TABLE_FILES for entry in visible),
         "domain/class/*.png": any(entry.is_dir() for entry in visible),
     }
     layouts = [layout for layout, present in found.items() if present]
@@ -352,10 +356,13 @@ def read_task_file(path: Path) -> TaskFile:
     for name in tables:
         if name not in TABLES:
             raise DataError(
-                f"Expected tables [task] and [run] in {path.name!r}, but got [{name}]."
-                f"{nearest(name, TABLES)}"
+                f"Expected tables [task], [run] and [sites.NAME] in {path.name!r}, but got "
+                f"[{name}].{nearest(name, TABLES)}"
             )
     task, run = _table(tables, "task", path), _table(tables, "run", path)
+    if "sites" in tables:
+        sites = _dict(tables, "sites", path)
+        task["sites"] = {site: _table(sites, site, path) for site in sites}
     if ("path" in task) == ("name" in task):
         raise DataError(
             f"Expected [task] of {path.name!r} to have either `path` (own data) or `name` (a "
@@ -400,19 +407,33 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 
 def _table(tables: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
-    """One table, flat: text, numbers, true or false, and lists of these."""
-    table = tables.get(name, {})
-    if not isinstance(table, dict):
-        raise DataError(f"Expected a table [{name}] in {path.name!r}, but got {table!r}.")
+    """One table: text, numbers, true or false, and lists of these, or what is said by name."""
+    table = _dict(tables, name, path)
     for key, value in table.items():
-        parts = value.values() if isinstance(value, dict) and key in MAPPINGS else [value]
-        for part in value if isinstance(value, list) else parts:
+        for part in _leaves(value, nested=key.replace("-", "_") in MAPPINGS):
             if not isinstance(part, str | int | float):
                 raise DataError(
                     f"Expected text, a number, true or false, or a list of these as `{key}` in "
                     f"[{name}] of {path.name!r}, but got {value!r}."
                 )
     return table
+
+
+def _dict(tables: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
+    table = tables.get(name, {})
+    if not isinstance(table, dict):
+        raise DataError(f"Expected a table [{name}] in {path.name!r}, but got {table!r}.")
+    return table
+
+
+def _leaves(value: object, *, nested: bool) -> Iterator[object]:
+    if isinstance(value, list):
+        yield from value
+    elif isinstance(value, dict) and nested:
+        for part in value.values():
+            yield from _leaves(part, nested=True)
+    else:
+        yield value
 
 
 def _source(task: Mapping[str, object], file: Path) -> str | Path:

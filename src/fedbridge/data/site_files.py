@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def site_files(folder: Path, suffix: str) -> dict[str, Path]:
+def site_files(folder: Path, *suffixes: str) -> dict[str, Path]:
     """The file of every site, by the site's name, in the order of the names."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == suffix)
+    files = sorted(
+        (file for file in folder.iterdir() if file.suffix.lower() in suffixes),
+        key=lambda file: file.stem,
+    )
     hidden = [file.name for file in files if file.name.startswith(".")]
     if hidden:
         raise DataError(
-            f"Expected every {suffix} in {str(folder)!r} to be a site's, but some are hidden, "
-            f"{show(hidden)}: remove them, or rename what is meant."
+            f"Expected every {' and '.join(suffixes)} in {str(folder)!r} to be a site's, "
+            f"but some are hidden, {show(hidden)}: remove them, or rename what is meant."
         )
     check_names(files, [file.stem for file in files])
     found = {file.stem: file for file in files}

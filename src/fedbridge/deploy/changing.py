@@ -116,6 +116,8 @@ def _to_agree(before: DeploymentPlan, plan: DeploymentPlan, site: str) -> dict[s
     known, chosen = before.reading.columns, plan.reading.columns
     if "columns" in other and chosen is not None and (known is None or {*chosen} <= {*known}):
         del other["columns"]
+    if "impute" in other and known is None:  # then each has described all that it has
+        del other["impute"]
     return other
 
 

@@ -13,6 +13,8 @@ import shlex
 import socket
 import ssl
 import stat
+from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from fedbridge.base.errors import (
 )
 from fedbridge.base.files import write_atomically
 from fedbridge.data.tables.load import load_csv_site
+from fedbridge.data.tables.proposals import propose, propose_names
 from fedbridge.data.tables.schema import (
     TableSummary,
     agree,
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
+    from fedbridge.data.tables.proposals import Proposal
+
 FindingState = Literal["ok", "note", "warning", "problem"]
 PATIENCE = 5.0
 
@@ -71,7 +76,7 @@ class Finding:
         what: the thing.
         state: whether it is in order.
         said: what was found.
-        command: what to type, on a line of its own; empty if nothing.
+        command: what to type or to paste, on lines of its own; empty if nothing.
     """
 
     what: str
@@ -103,9 +108,13 @@ def looked_at(what: str, look: Callable[[], str | Iterable[Finding]]) -> list[Fi
     except OtherwiseError as error:
         return [Finding(what, "problem", str(error), error.command)]
     except (FedbridgeError, OSError) as error:
-        errors = error.errors if isinstance(error, SeveralError) else (error,)
-        return [Finding(what, "problem", text) for text in _told_once(errors)]
+        return [Finding(what, "problem", text) for text in _told_once(several(error))]
     return [Finding(what, "ok", said)] if isinstance(said, str) else list(said)
+
+
+def several(error: Exception) -> Sequence[Exception]:
+    """Every one of the errors that one may be."""
+    return error.errors if isinstance(error, SeveralError) else (error,)
 
 
 def _told_once(errors: Sequence[Exception]) -> Iterator[str]:
@@ -235,27 +244,59 @@ def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
 def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> list[Finding]:
     if not settings.data:
         raise DataError(
-            "Expected the path of this site's CSV, but `data` in site.toml is empty: fill it in."
+            "Expected the path of this site's file, but `data` in site.toml is empty: fill it in."
         )
     csv = Path(settings.data)
     if not csv.is_absolute():
         raise DataError(
-            f"Expected the whole path of this site's CSV, but `data` is {settings.data!r}: "
+            f"Expected the whole path of this site's file, but `data` is {settings.data!r}: "
             f"write it from the root on, since the node may run elsewhere."
         )
-    description, cautions = describe_site(settings, csv, counts=counts)
+    try:
+        description, cautions = describe_site(settings, csv, counts=counts)
+    except FedbridgeError as error:
+        proposed = list(_proposed_here(settings, csv))
+        if not proposed:
+            raise
+        return [
+            *(Finding("data", "problem", text) for text in _told_once(several(error))),
+            *proposed,
+        ]
     rehearse(settings, csv, description.summary)
     write_atomically(site.description, description.to_json())
     columns = description.summary.columns
     said = f"{len(columns)} columns to learn from; read {site.description.name}, then send it"
     empty = [repr(name) for name, column in columns.items() if column.kind is None]
-    notes = [f"{text}: may a stranger know?" for text in cautions]
+    notes = cautions
     if empty:
         notes.append(f"no values in {', '.join(empty)}: not to be used if others have categories")
     return [
         Finding("data", "ok", f"{csv.name}: {said} to the coordinator"),
         *(Finding("data", "note", text) for text in notes),
     ]
+
+
+def _proposed_here(settings: SiteSettings, csv: Path) -> Iterator[Finding]:
+    """What this file may call the agreed columns that it seems to lack, if it can be read."""
+    with suppress(FedbridgeError):
+        table = settings.curation.apply(settings.curation.read(csv))
+        if len(table.names) == 1:
+            return  # then something else is between its cells
+        needed = (*settings.reading.needed, *settings.reading.impute)
+        yield from _proposals(propose_names(settings.site, table.names, needed), "in this file")
+
+
+def _proposals(proposed: Sequence[Proposal], where: str = "") -> Iterator[Finding]:
+    """A finding per site, with lines for its settings; nothing is done unasked."""
+    for site in dict.fromkeys(proposal.site for proposal in proposed):
+        own = [proposal for proposal in proposed if proposal.site == site]
+        at = where or f"at {site!r}"
+        said = (
+            f"{at} {', '.join(proposal.said for proposal in own)}: if that is so, the lines below "
+            f"say it in the site.toml of {site}; nothing is done unasked"
+        )
+        lines = "\n".join(proposal.line for proposal in own)
+        yield Finding("data" if where else f"{site}: site.toml", "note", said, lines)
 
 
 def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
@@ -265,18 +306,23 @@ def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
     """
     if settings.role == "source":
         return
-    empty = [name for name, column in summary.columns.items() if column.kind is None]
+    reading = settings.reading
+    none = [name for name, column in summary.columns.items() if column.kind is None]
+    empty = [name for name in none if name not in reading.impute]
     if empty:
         raise EmptyColumnError(
             f"Expected values in every column at the target, but {', '.join(map(repr, empty))} "
             f"has none, and other sites' rows are not here to fill it: leave it out everywhere "
-            f"(`fedbridge deploy change` at the coordinator, with --columns)."
+            f"(`fedbridge deploy change` at the coordinator, with --columns), or let it be missing "
+            f"(there, with --impute)."
         )
-    schema, _ = agree({settings.site: summary}, settings.reading)
+    here = tuple(name for name in summary.columns if name not in none)
+    known = tuple(name for name in reading.impute if name in here)
+    reading = replace(reading, columns=here, impute=known)
+    schema, _ = agree({settings.site: summary.of(here)}, reading)
     every, split = replace(settings.split, n_target=None), settings.split
     read = partial(load_csv_site, csv, schema, settings.site, "target", settings.seed)
-    spelling = settings.reading.spelling
-    whole, site = read(every, spelling), read(split, spelling)
+    whole, site = read(every, settings.curation), read(split, settings.curation)
     rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
     settings.floors.check_split(len(site.train), rows)
 
@@ -408,11 +454,13 @@ def _agreement(
             f"fill it in there, or leave it out."
         )
         for column in shared_columns(sites)
-        if (empty := _unreadable(column, sites, plan))
+        if column not in plan.reading.impute and (empty := _unreadable(column, sites, plan))
     ]
     if problems:
         found = [Finding("agreement", "problem", str(problem)) for problem in problems]
-        found += _way_out(deployment, plan, sites)
+        proposed = propose(sites, plan.reading, plan.target)
+        found += _proposals(proposed)
+        found += _way_out(deployment, plan, sites, proposed)
     else:
         write_atomically(deployment.schema, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
@@ -429,19 +477,42 @@ def _unreadable(column: str, sites: Mapping[str, TableSummary], plan: Deployment
 
 
 def _way_out(
-    deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, TableSummary]
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    sites: Mapping[str, TableSummary],
+    proposed: Sequence[Proposal],
 ) -> Iterator[Finding]:
-    """The command that leaves out the columns that sites do not have alike, if there are any."""
-    codes = plan.reading.categorical
+    """The commands that leave out what sites do not have alike, or impute what few of them lack."""
+    codes, impute = plan.reading.categorical, plan.reading.impute
+    every = list(dict.fromkeys(column for own in sites.values() for column in own.columns))
+    shared = shared_columns(sites)
     alike = [
         column
-        for column in shared_columns(sites)
-        if len(kinds_of(sites, column, codes)) == 1 and not _unreadable(column, sites, plan)
+        for column in every
+        if (column in impute)
+        or (
+            column in shared
+            and len(kinds_of(sites, column, codes)) == 1
+            and not _unreadable(column, sites, plan)
+        )
     ]
-    if alike and {*alike} != {column for own in sites.values() for column in own.columns}:
-        words = ["deploy", "change", str(deployment.folder), "--columns", ",".join(alike)]
+    change = ["fedbridge", "deploy", "change", str(deployment.folder)]
+    known = Counter(c for own in sites.values() for c, here in own.columns.items() if here.kind)
+    known.update(own.new for own in proposed if own.column is None)
+    lacking = [c for c in every if c not in shared or _unreadable(c, sites, plan)]
+    most = [c for c in lacking if c not in impute and len(sites) <= 2 * known[c] < 2 * len(sites)]
+    if most:
+        said = (
+            f"{', '.join(map(repr, most))}: some sites lack it, or have left it out as a likely "
+            f"identifier (`keep-columns` in site.toml); the command below lets it be imputed "
+            f"there, which an input of its own says"
+        )
+        words = [*change, "--impute", ",".join((*impute, *most))]
+        yield Finding("agreement", "note", said, shlex.join(words))
+    if alike and {*alike} != {*every}:
         said = f"{len(alike)} columns all sites have alike: the command below uses only these"
-        yield Finding("agreement", "note", said, shlex.join(["fedbridge", *words]))
+        words = [*change, "--columns", ",".join(alike)]
+        yield Finding("agreement", "note", said, shlex.join(words))
 
 
 def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedbridge.base.files import parse_json, read_text
 from fedbridge.data.tables.load import describe_csv
+from fedbridge.data.tables.proposals import setting
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary
 from fedbridge.deploy.folders import DeploymentError, DeploymentPlan, SiteSettings
 from fedbridge.flower.messages import CONTROL
@@ -97,7 +98,7 @@ def describe_site(
     settings: SiteSettings, csv: Path, *, counts: bool
 ) -> tuple[Description, list[str]]:
     """Describe a site's file; also what its owner should think about before handing it over."""
-    table = describe_csv(csv, settings.site, settings.reading)
+    table = describe_csv(csv, settings.site, settings.reading, settings.curation)
     description = Description(
         settings.site,
         settings.role,
@@ -108,7 +109,13 @@ def describe_site(
         own_versions(),
         settings.planned_split() if settings.role == "target" else None,
     )
-    return description, list(table.cautions)
+    cautions = [f"{text}: may a stranger know?" for text in table.cautions]
+    cautions += [
+        f"column {column!r} is left out, since its numbers differ in every row, as those of an "
+        f"identifier do; {setting('keep-columns', value=column)} in site.toml learns from it"
+        for column in table.left_out
+    ]
+    return description, cautions
 
 
 def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:
@@ -118,7 +125,7 @@ def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int |
     """
     reading, wanted = found.reading, plan.agreed(found.site)
     used, chosen = {*(plan.reading.columns or found.summary.columns)}, plan.reading.columns
-    enough = chosen is not None and used <= {*found.summary.columns}
+    enough = chosen is not None and used <= {*found.summary.columns, *plan.reading.impute}
     has: dict[str, str | int | float] = {
         "role": found.role,
         "label-column": reading.label_column,
@@ -158,6 +165,7 @@ def _description(content: dict[str, Any]) -> Description:
             None if chosen is None else _texts(chosen),
             _texts(reading["categorical"]),
             reading["kind"],
+            _texts(reading.get("impute", [])),
         ),
         summary=TableSummary(
             {_text(column["name"]): _column(column) for column in content["columns"]},

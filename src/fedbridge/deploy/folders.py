@@ -13,8 +13,8 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
 from fedbridge.base.options import check_known, check_number, check_whole
 from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
+from fedbridge.data.tables.curation import KEYS, PAIRS, UNCHANGED, Curation
 from fedbridge.data.tables.schema import Reading, column_names
-from fedbridge.data.tables.spelling import Spelling
 from fedbridge.flower.floors import FLOORS, Floors, floors_in
 from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
@@ -22,7 +22,7 @@ from fedbridge.flower.privacy import SETTINGS, LocalPrivacy, privacy_in
 from fedbridge.flower.target_run import RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
@@ -126,6 +126,7 @@ class DeploymentPlan:
             "columns": ",".join(reading.columns or ()),
             "categorical": ",".join(reading.categorical),
             "kind": reading.kind or "",
+            "impute": ",".join(reading.impute),
         }
         if site == self.target:
             agreed |= {
@@ -146,16 +147,25 @@ class DeploymentPlan:
             content = parse_json(text)
             if content.pop("format") != FORMAT:
                 raise ValueError("it has another format")
-            reading = content.pop("reading")
-            for name in ("columns", "categorical"):
-                reading[name] = None if reading[name] is None else tuple(reading[name])
-            sources = tuple(map(str, content.pop("sources")))
-            return cls(sources, **content, reading=Reading(**reading))
+            sources, reading = tuple(map(str, content.pop("sources"))), content.pop("reading")
+            return cls(sources, **content, reading=reading_of(reading))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DeploymentError(
                 f"Expected the plan that `fedbridge deploy init` wrote, but it cannot be used: "
                 f"{error}."
             ) from error
+
+
+def reading_of(record: Mapping[str, Any]) -> Reading:
+    """A reading from its record; that of an earlier version says how numbers are spelled, too."""
+    columns = record["columns"]
+    return Reading(
+        str(record["label_column"]),
+        None if columns is None else tuple(map(str, columns)),
+        tuple(map(str, record["categorical"])),
+        record["kind"],
+        tuple(map(str, record.get("impute", ()))),
+    )
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,7 @@ class SiteSettings:
         privacy: How its messages are protected; ``None`` when they are not.
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
+        curation: How its own file becomes a table as agreed.
     """
 
     site: str
@@ -187,6 +198,7 @@ class SiteSettings:
     privacy: LocalPrivacy | None = None
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
+    curation: Curation = UNCHANGED
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -200,26 +212,71 @@ class SiteSettings:
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),
-    *("columns", "categorical", "kind", "memory", "decimal", "thousands"),
+    *("columns", "categorical", "kind", "impute", "memory"),
 )
 """What ``site.toml`` says in words; the first ones must be there."""
 
-OTHERS = ("port", "percent", "seed", "n-target", "test-fraction")
+OTHERS = ("port", "seed", "n-target", "test-fraction")
 """What it says in numbers, besides privacy and floors."""
+
+OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
+"""What it says of its own file."""
+TABLES = tuple(name.replace("_", "-") for name in PAIRS)
+"""What of it is said by name."""
 
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    check_known(content, (*TEXTS, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
-    for name in TEXTS:
-        if not isinstance(content.get(name, ""), str):
+    check_known(content, (*TEXTS, *OF_FILE, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
+    for name in (*TEXTS, *OF_FILE):
+        if name not in (*TABLES, "percent") and not isinstance(content.get(name, ""), str):
             raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
+    for name in TABLES:
+        for value in _leaves(content.get(name, "")):
+            if not isinstance(value, str | int | float):
+                raise OptionError(
+                    f"Expected texts and numbers by name in `{name}`, but got {value!r}."
+                )
 
 
-def spelling_in(content: Mapping[str, Any]) -> Spelling:
-    """How a site's own file spells numbers; no other site need spell them so."""
-    decimal, thousands = content.get("decimal") or ".", content.get("thousands") or None
-    return Spelling(str(decimal), thousands, content.get("percent", False))
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def curation_in(content: Mapping[str, Any]) -> Curation:
+    """How a site's own file becomes a table as agreed; no other site's need be like it."""
+    return Curation.of({name: content[name] for name in OF_FILE if name in content}, "site.toml")
+
+
+def nested(flat: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    """A node's configuration as ``site.toml`` had it: Flower joins names of tables with dots.
+
+    Names may have dots themselves. So that of a column is looked for among those that the sites
+    agreed on; what is said of others is of no use.
+    """
+    content: dict[str, Any] = {}
+    for key, value in flat.items():
+        table, dot, name = key.partition(".")
+        if not dot or table not in TABLES:
+            content[key] = value
+            continue
+        own = content.setdefault(table, {})
+        if table in ("rename", "label-map"):
+            own[name] = value
+            continue
+        known = [column for column in columns if f"{name}.".startswith(f"{column}.")]
+        if known:
+            column = max(known, key=len)
+            part = name[len(column) + 1 :]
+            if part:
+                own.setdefault(column, {})[part] = value
+            else:
+                own[column] = value
+    return content
 
 
 class SiteFolder:
@@ -256,7 +313,6 @@ class SiteFolder:
             if content["role"] not in ("source", "target"):
                 raise ValueError(f"role is {content['role']!r}, neither source nor target")
             privacy, budget = privacy_in(content)
-            spelling = spelling_in(content)
             few = check_whole("n-target", content.get("n-target", 0), least=0)
             share = content.get("test-fraction", TEST_FRACTION)
             return SiteSettings(
@@ -270,15 +326,14 @@ class SiteFolder:
                     columns or None,
                     column_names(content.get("categorical", "")),
                     kind or None,
-                    spelling.decimal,
-                    spelling.thousands,
-                    spelling.percent,
+                    column_names(content.get("impute", "")),
                 ),
                 seed=check_whole("seed", content.get("seed", 0), least=0),
                 split=SplitOptions(n_target=few or None, test_fraction=float(share)),
                 privacy=privacy,
                 budget=budget,
                 floors=floors_in(content),
+                curation=curation_in(content),
             )
         except KeyError as error:
             raise DeploymentError(
@@ -341,17 +396,38 @@ class Deployment:
             ) from error
 
 
+OWN_FILE = """\
+What is otherwise in this site's own file than agreed: no file need be changed for it.
+delimiter = ";"
+encoding = "cp1252"
+decimal = ","
+thousands = "."
+percent = true
+rename.AgeYears = "age"
+recode.sex.male = "m"
+label-map.ja = "1"
+units.chol.factor = 38.67
+units.chol.offset = 0.0
+drop-columns = "notes,ward"
+id-column = "patient"
+keep-columns = "number"
+"""
+
+
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
     agreed = plan.agreed(site)
-    reading = {name: agreed[name] for name in ("label-column", "columns", "categorical", "kind")}
+    names = ("label-column", "columns", "categorical", "kind", "impute")
+    reading = {name: agreed[name] for name in names}
     split = {name: agreed[name] for name in agreed if name not in ("role", *reading)}
     lines: dict[str, Mapping[str, object]] = {
         f"The part of site {site} in this federation. Fill in `data`; the rest is agreed.": {
             "site": site,
             "role": agreed["role"],
         },
-        "The whole path of this site's own CSV. It is read here and nowhere else.": {"data": ""},
+        "The whole path of this site's own CSV or Parquet file, which is read here alone.": {
+            "data": ""
+        },
         "Where the coordinator's link is, and a free port of this machine.": {
             "link": plan.address,
             "port": port,
@@ -362,11 +438,6 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
     own: dict[str, Mapping[str, object]] = {
-        "How this site's own file spells numbers, if not as 1234.5.": {
-            "decimal": ",",
-            "thousands": ".",
-            "percent": True,
-        },
         "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
             "dp-clip": 1.0,
             "dp-noise": 1.0,
@@ -374,6 +445,7 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
+    parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
     for comment, values in own.items():
         settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
         parts.append(f"# {comment}\n{settings}")
@@ -382,12 +454,14 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
 
 def changed_settings(text: str, values: Mapping[str, str | int | float]) -> str:
     """A ``site.toml`` in which some settings have other values, and nothing else is another."""
+    header = re.search(r"^\s*\[", text, re.MULTILINE)
+    top, tables = (text[: header.start()], text[header.start() :]) if header else (text, "")
     for name, value in values.items():
         line = tomli_w.dumps({name: value}).strip()
         entry = re.compile(rf"^{re.escape(name)}\s*=.*$", re.MULTILINE)
-        found = entry.search(text)
+        found = entry.search(top)
         if found is None:
-            text = f"{line}\n{text}"
+            top = f"{line}\n{top}"
         else:
-            text = f"{text[: found.start()]}{line}{text[found.end() :]}"
-    return text
+            top = f"{top[: found.start()]}{line}{top[found.end() :]}"
+    return top + tables

@@ -1,4 +1,4 @@
-"""How a node of a deployment gets its site's rows: from its own CSV, by the agreed schema."""
+"""How a node of a deployment gets its site's rows: from its own file, by the agreed schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.preprocessing import ByOwnRows
 from fedbridge.data.tables.schema import Schema
-from fedbridge.deploy.folders import DeploymentError, check_site_settings, spelling_in
+from fedbridge.deploy.folders import DeploymentError, check_site_settings, curation_in, nested
 from fedbridge.flower.floors import floors_in
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
     """
 
     def load(context: Context) -> LocalSite:
-        node, run = context.node_config, context.run_config
+        agreed, run = Schema.from_json(schema.read_text(encoding="utf-8")), context.run_config
+        node = nested(context.node_config, (agreed.label_column, *agreed.kinds))
         check_site_settings(node)
         name, role = str(node["site"]), str(node["role"])
         if (name == run["target"]) != (role == "target"):
@@ -46,11 +47,11 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
         read = partial(
             load_csv_site,
             Path(str(node["data"])),
-            Schema.from_json(schema.read_text(encoding="utf-8")),
+            agreed,
             name,
             cast("Role", role),
             int(run.get("seed", 0)),
-            spelling=spelling_in(node),
+            curation=curation_in(node),
         )
         whole = read(split=every)
         site = whole if few is None else read(split=replace(every, n_target=few))

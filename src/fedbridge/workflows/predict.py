@@ -29,6 +29,7 @@ from fedbridge.data.images.preprocessing import (
 )
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
+from fedbridge.data.tables.load import TABLE_FILES
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
@@ -147,8 +148,8 @@ def predict(
     """
     saved = load_model(run_dir, model=model, unchecked=unchecked)
     if numbers and isinstance(saved.preprocessing, Preprocessing):
-        how = replace(saved.preprocessing, spelling=Spelling(**numbers))
-        saved = replace(saved, preprocessing=how)
+        how = replace(saved.preprocessing.curation, spelling=Spelling(**numbers))
+        saved = replace(saved, preprocessing=replace(saved.preprocessing, curation=how))
     return predict_with(saved, new_data)
 
 
@@ -352,7 +353,7 @@ def _read_file(path: Path, saved: SavedModel) -> NewRows:
         return NewRows(tuple(names), torch.from_numpy(rows))
     raise DataError(
         f"Expected an .npz with `X`, an image or a folder of images, as the run was trained on, "
-        f"but got {str(path)!r}." + (AT_THE_TARGET if path.suffix.lower() == ".csv" else "")
+        f"but got {str(path)!r}." + (AT_THE_TARGET if path.suffix.lower() in TABLE_FILES else "")
     )
 
 
@@ -360,7 +361,7 @@ def _as_frame(new: pd.DataFrame | Any, how: Preprocessing) -> pd.DataFrame:
     """A table; an array has the run's columns in their order."""
     if isinstance(new, pd.DataFrame):
         return new
-    values, names = np.asarray(new), [column.name for column in how.columns]
+    values, names = np.asarray(new), list(dict.fromkeys(column.name for column in how.columns))
     if values.ndim != 2 or values.shape[1] != len(names):
         raise ShapeError(
             f"Expected an array with the {len(names)} columns that the run was trained on "
@@ -371,9 +372,10 @@ def _as_frame(new: pd.DataFrame | Any, how: Preprocessing) -> pd.DataFrame:
 
 
 def _read_table(path: Path, preprocessing: Preprocessing) -> NewRows:
-    if path.suffix.lower() != ".csv":
+    if path.suffix.lower() not in TABLE_FILES:
         raise DataError(
-            f"Expected a .csv with the columns that the run was trained on, but got {str(path)!r}."
+            f"Expected a .csv or .parquet with the columns that the run was trained on, but got "
+            f"{str(path)!r}."
         )
     return _of_table(path, preprocessing)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedbridge.base.errors import DataError, DisagreementError, OptionError
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.data.tables.curation import pairs_of
+from fedbridge.data.tables.curation import Curation, pairs_of
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.tables.schema import Reading
@@ -255,14 +255,18 @@ def test_what_is_no_path_is_refused_in_our_words(given):
         load_task(given)
 
 
-def test_a_site_is_warned_of_an_identifier_before_it_describes_its_table(tmp_path):
+def test_a_site_leaves_identifiers_out_of_what_it_describes(tmp_path):
     file = tmp_path / "A.csv"
     patients(pid=range(60), age=30.5).drop(columns="site").to_csv(file, index=False)
-    warned = [text for text in describe_csv(file, "A", Reading()).cautions if "identifier" in text]
-    assert len(warned) == 1
-    assert "'pid'" in warned[0]
-    asked = describe_csv(file, "A", Reading(columns=("age", "pid")))
-    assert not any("identifier" in text for text in asked.cautions)
+    described = describe_csv(file, "A", Reading())
+    assert (described.left_out, [*described.summary.columns]) == (("pid",), ["age", "sex"])
+    told = describe_csv(file, "A", Reading(), Curation.of({"id-column": "pid"}))
+    assert (told.left_out, told.summary) == ((), described.summary)
+    for asked in (
+        describe_csv(file, "A", Reading(columns=("age", "pid"))),
+        describe_csv(file, "A", Reading(), Curation.of({"keep-columns": "pid"})),
+    ):
+        assert "pid" in asked.summary.columns
 
 
 def test_the_index_that_pandas_writes_is_not_even_worth_a_note(tmp_path):

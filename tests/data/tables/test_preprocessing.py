@@ -94,9 +94,9 @@ def changed(**changes: object) -> str:
     return json.dumps({**json.loads(SAVED.to_json()), **changes})
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None])
+@pytest.mark.parametrize("version", [3, 0, "1", None])
 def test_another_format_is_refused_by_number(version):
-    with pytest.raises(DataError, match="format 1, but got"):
+    with pytest.raises(DataError, match="format 2, but got"):
         Preprocessing.from_json(changed(format=version))
 
 

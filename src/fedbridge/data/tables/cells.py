@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +22,7 @@ from fedbridge.base.errors import (
     DataError,
     MissingColumnError,
     NotANumberError,
+    OptionError,
     UnreadableError,
     nearest,
 )
@@ -52,11 +54,16 @@ MISSING = frozenset({"", "na", "n/a", "nan", "<na>", "null", "?"})
 LONGEST_MISSING = max(map(len, MISSING))
 WHOLE_FLOAT = re.compile(r"[+-]?\d+\.0+")
 SEPARATORS = (",", ";", "\t")
+OTHER_SEPARATORS = ("|", "^", "~", ":")
+ENCODING = "utf-8"
+PARQUET = ".parquet"
 HEADER_ROWS = 2
 NAMELESS = "Unnamed: "
 """How pandas calls a column without a name, such as the index that it writes itself."""
 MEMORY_PER_BYTE = 16
 """Bytes of memory that a byte of a CSV takes while its cells are Python's strings."""
+MEMORY_PER_CELL = 100
+"""The same of a cell of a file that is packed, whose size says little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +107,20 @@ class CellTable:
         """All columns but these."""
         return self.pick([name for name in self.names if name not in names])
 
+    def replaced(self, name: str, cells: Sequence[str], values: NDArray[np.float64]) -> CellTable:
+        """The same with other cells, and their numbers, in one column."""
+        place, text, own = self._places[name], self.text.copy(), self.values.copy()
+        text[place], own[place] = cells, values
+        return CellTable(self.names, text, own, self.rows)
+
+    def with_empty(self, names: Iterable[str]) -> CellTable:
+        """The same with these columns, empty where there are none."""
+        new = [name for name in names if name not in self._places]
+        shape = (len(new), len(self))
+        text = np.concatenate([self.text, np.full(shape, "", dtype=object)])
+        values = np.concatenate([self.values, np.full(shape, np.nan)])
+        return CellTable((*self.names, *new), text, values, self.rows)
+
     def values_of(self, name: str) -> NDArray[np.float64]:
         """The numbers of one column, NaN where there is none."""
         values: NDArray[np.float64] = self.values[self._places[name]]
@@ -125,9 +146,30 @@ class CellTable:
         return values
 
 
-def read_csv(path: Path, spelling: Spelling = PLAIN) -> CellTable:
+def check_form(delimiter: str | None, encoding: str) -> None:
+    """Refuse what cannot stand between cells, and encodings that there are not."""
+    one = delimiter is None or (isinstance(delimiter, str) and len(delimiter) == 1)
+    if not one or (delimiter is not None and delimiter in '"\r\n'):
+        raise OptionError(
+            f"Expected `delimiter` to be the one character between cells, but got {delimiter!r}."
+        )
+    try:
+        "".encode(encoding)
+    except (LookupError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"Expected `encoding` to be one that Python knows, such as utf-8, cp1252 or utf-16, "
+            f"but got {encoding!r}."
+        ) from error
+
+
+def read_csv(
+    path: Path,
+    spelling: Spelling = PLAIN,
+    delimiter: str | None = None,
+    encoding: str = ENCODING,
+) -> CellTable:
     """The cells of a CSV; rows that hold nothing are left out but counted."""
-    lines = _lines(path)
+    lines = _lines(path, delimiter, encoding)
     names = [name.strip() for name in lines[0]]
     longer = next((row for row, line in enumerate(lines) if len(line) > len(names)), None)
     if longer is not None:
@@ -139,6 +181,29 @@ def read_csv(path: Path, spelling: Spelling = PLAIN) -> CellTable:
     columns = list(zip(*(lines[row] + padding[len(lines[row]) :] for row in kept), strict=True))
     found = {place: _column(cells, spelling) for place, cells in enumerate(columns)}
     return _table(names, found, np.array(kept, dtype=np.int64) - 1, repr(str(path)))
+
+
+def read_parquet(path: Path, spelling: Spelling = PLAIN) -> CellTable:
+    """The cells of a Parquet file; numbers are numbers there, and text is read as a CSV's."""
+    if find_spec("pyarrow") is None:
+        raise UnreadableError(
+            f"Expected pyarrow, which reads {path.name!r}, but it is not installed: run pip "
+            f'install "fedbridge[parquet]", or save the table as a CSV.'
+        )
+    import pandas as pd
+    from pyarrow import parquet
+
+    try:
+        about = parquet.read_metadata(path)
+        cells = about.num_rows * about.num_columns
+        check_memory(cells * MEMORY_PER_CELL, repr(str(path)), "leave columns out")
+        return as_table(pd.read_parquet(path, engine="pyarrow").reset_index(drop=True), spelling)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise UnreadableError(
+            f"Expected {str(path)!r} to be a Parquet file, but it cannot be read: {error}."
+        ) from error
 
 
 def as_table(frame: pd.DataFrame, spelling: Spelling = PLAIN) -> CellTable:
@@ -176,18 +241,18 @@ def _table(
     return CellTable(tuple(names[place] for place in named), text, values, rows)
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _lines(path: Path, delimiter: str | None, encoding: str) -> list[list[str]]:
     """The cells of every line, the header's first."""
     try:
         check_memory(readable_size(path) * MEMORY_PER_BYTE, repr(str(path)), "leave columns out")
         data = read_bytes(path)
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig" if encoding == ENCODING else encoding)
         if "\0" in text:
             raise ValueError("it holds characters of code 0, as other encodings and formats do")
         bare = re.sub(r'"[^"]*"', "", text[: text.find("\n") + 1] or text)
         reader = csv.reader(
             StringIO(text, newline=""),
-            delimiter=max(SEPARATORS, key=bare.count),
+            delimiter=delimiter or max(SEPARATORS, key=bare.count),
             skipinitialspace=True,
             strict=True,
         )
@@ -199,20 +264,21 @@ def _lines(path: Path) -> list[list[str]]:
             raise ValueError("its first line is empty")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
+        advice = "save it as UTF-8, or say which with `encoding`, such as cp1252 or utf-16"
         raise _unreadable(
-            path, f"line {line} is in another encoding, so save it as UTF-8"
+            path, f"line {line} is in another encoding, so {advice}", encoding
         ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error, encoding) from error
     return lines
 
 
-def _unreadable(path: Path, problem: object) -> UnreadableError:
+def _unreadable(path: Path, problem: object, encoding: str = ENCODING) -> UnreadableError:
     return UnreadableError(
-        f"Expected {str(path)!r} to be a CSV in UTF-8 with a header row, but it cannot be read: "
-        f"{problem}."
+        f"Expected {str(path)!r} to be a CSV in {encoding.upper()} with a header row, but it "
+        f"cannot be read: {problem}."
     )
 
 
@@ -226,16 +292,17 @@ def _column(cells: Sequence[str], spelling: Spelling) -> tuple[list[str], NDArra
     if spelling != PLAIN:
         plain = {cell: spelling.plain(cell) for cell in set(text)}
         values = numbers([plain[cell] or "" for cell in text])
-        return [_cell(plain[cell] or cell) for cell in text], values
+        return [plain_cell(plain[cell] or cell) for cell in text], values
     values = numbers(text)
     odd = np.flatnonzero(np.isnan(values) | (values == np.round(values))).tolist()
-    spelled = {cell: _cell(cell) for cell in {text[row] for row in odd}}
+    spelled = {cell: plain_cell(cell) for cell in {text[row] for row in odd}}
     for row in odd:
         text[row] = spelled[text[row]]
     return text, values
 
 
-def _cell(text: str) -> str:
+def plain_cell(text: str) -> str:
+    """A cell that means the same, spelled in one way: ``1.0`` as ``1``, missing as ``""``."""
     if text.endswith("0") and WHOLE_FLOAT.fullmatch(text):
         text = text[: text.index(".")]
     return "" if len(text) <= LONGEST_MISSING and text.lower() in MISSING else text
@@ -277,7 +344,11 @@ def require_columns(
     if missing:
         one = "a column" if len(missing) == 1 else "the columns"
         hint = nearest(missing[0], names) if len(missing) == 1 else ""
-        odd = " A comma, a semicolon or a tab stands between cells." if len(names) == 1 else ""
+        odd = ""
+        if len(names) == 1:
+            other = next((mark for mark in OTHER_SEPARATORS if mark in names[0]), None)
+            hint = f", such as `delimiter = {other!r}`" if other else ""
+            odd = f" A comma, semicolon, tab, or what `delimiter` says stands between cells{hint}."
         raise MissingColumnError(
             f"Expected {one} {', '.join(map(repr, missing))} in {where}, but there is none."
             f"{hint} It has: {', '.join(map(repr, names))}{advice and f'; {advice}'}.{odd}"

@@ -1,36 +1,44 @@
-"""What a data manager would do to the sites' tables first, done without touching a file.
+"""What a data manager would do to a site's table first, done without touching the file.
 
-Columns get other names or are left out, labels another spelling, and columns that only name a row
-are kept away from the model: it would learn them by heart.
+Columns get other names or units or are left out, categories and labels another spelling, and
+columns that only name a row are kept away from the model: it would learn them by heart.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbridge.base.errors import (
-    DisagreementError,
-    LabelsDisagreeError,
     OptionError,
-    SeveralError,
     nearest,
 )
+from fedbridge.base.options import check_known, check_number
 from fedbridge.data.labels import show
-from fedbridge.data.tables.cells import NAMELESS, CellTable
-from fedbridge.data.tables.schema import are_whole
-from fedbridge.data.tables.spelling import numbers
+from fedbridge.data.tables.cells import (
+    ENCODING,
+    NAMELESS,
+    PARQUET,
+    CellTable,
+    check_form,
+    plain_cell,
+    read_csv,
+    read_parquet,
+)
+from fedbridge.data.tables.schema import are_whole, column_names
+from fedbridge.data.tables.spelling import LARGEST, PLAIN, Spelling, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from fedbridge.data.tables.schema import Reading, Summaries, Tables
+    from fedbridge.data.tables.schema import Reading, Tables
 
 FEWEST = 10
 """In fewer rows, anything may differ in all of them and be in order."""
@@ -39,8 +47,6 @@ ACCIDENTS = 3.0
 the numbers were given out one by one."""
 MANY_ROWS = 40
 """In so many rows, whole numbers of any range that all differ are taken for identifiers."""
-YES = frozenset({"ja", "j", "yes", "y", "true", "wahr", "oui", "si", "sí", "sim", "positive"})
-NO = frozenset({"nein", "n", "no", "false", "falsch", "non", "não", "negative"})
 
 
 def pairs_of(option: str, given: object) -> dict[str, str]:
@@ -69,88 +75,226 @@ def pairs_of(option: str, given: object) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Curation:
-    """What is done to the sites' tables before they are compared.
+class Unit:
+    """Numbers of another unit: ``value * factor + offset`` is what all sites mean."""
 
-    Attributes:
-        site_column: The column that names the site, if somebody says which.
-        reading: How the tables are read.
-        ids: Columns that name the row.
-        dropped: Columns to leave out.
-        kept: Columns to learn from although they look like identifiers.
-        renamed: New names of columns by their old ones.
-        recoded: New spellings of labels by their old ones.
-    """
-
-    site_column: str | None
-    reading: Reading
-    ids: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    recoded: Mapping[str, str] = field(default_factory=dict)
+    factor: float = 1.0
+    offset: float = 0.0
 
     def __post_init__(self) -> None:
-        learned = (*(self.reading.columns or ()), *self.reading.categorical, *self.kept)
+        check_number("factor", self.factor)
+        check_number("offset", self.offset)
+        if self.factor == 0:
+            raise OptionError("Expected `factor` of a unit other than 0, but got 0.")
+
+    def applied(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers in the unit that all mean; NaN where no model could hold them."""
+        with np.errstate(over="ignore"):
+            meant = values * self.factor + self.offset
+        return np.where(np.abs(meant) <= LARGEST, meant, np.nan)
+
+
+@dataclass(frozen=True)
+class Curation:
+    """How one file becomes a table as all sites mean it: on one machine and where a site lives.
+
+    First the file itself, then its columns by their own names, then cells by the agreed names.
+
+    Attributes:
+        spelling: How it spells numbers.
+        delimiter: What stands between cells; ``None`` for a comma, semicolon or tab.
+        encoding: How its characters are stored.
+        renamed: New names of columns by their old ones.
+        dropped: Columns to leave out.
+        ids: Columns that name the row.
+        kept: Columns to learn from although they look like identifiers.
+        recoded: New spellings of categories by their old ones, by column.
+        labels: New spellings of labels by their old ones.
+        units: What columns of numbers are multiplied by, and what is added then.
+    """
+
+    spelling: Spelling = PLAIN
+    delimiter: str | None = None
+    encoding: str = ENCODING
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    recoded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_form(self.delimiter, self.encoding)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], where: str = "") -> Curation:
+        """What the options say, those of a site's settings with hyphens as well."""
+        given = {name.replace("-", "_"): value for name, value in options.items()}
+        check_known(given, KEYS, where or "a site's file")
+        dropped, ids, kept = (column_names(given.get(name) or ()) for name in LISTS)
+        return cls(
+            Spelling(
+                given.get("decimal") or PLAIN.decimal,
+                given.get("thousands") or None,
+                given.get("percent", False),
+            ),
+            given.get("delimiter") or None,
+            given.get("encoding") or ENCODING,
+            pairs_of("rename", given.get("rename")),
+            dropped,
+            ids,
+            kept,
+            {
+                column: pairs_of(f"recode.{column}", own)
+                for column, own in _by_column("recode", given.get("recode")).items()
+            },
+            pairs_of("label_map", given.get("label_map")),
+            {
+                column: _unit(column, own)
+                for column, own in _by_column("units", given.get("units")).items()
+            },
+        )
+
+    def read(self, file: Path) -> CellTable:
+        """The cells of a file."""
+        if file.suffix.lower() == PARQUET:
+            return read_parquet(file, self.spelling)
+        return read_csv(file, self.spelling, self.delimiter, self.encoding)
+
+    def check(self, tables: Iterable[CellTable], reading: Reading) -> None:
+        """Refuse what none of the tables, as they were read, has: it was meant to do something."""
+        self._check_uses(reading)
+        read = list(tables)
+        known = list(dict.fromkeys(name for table in read for name in table.names))
+        _check_columns("rename", self.renamed, known)
+        new = list(dict.fromkeys(self.renamed.get(name, name) for name in known))
+        for option, asked in (
+            *(("drop_columns", self.dropped), ("id_column", self.ids)),
+            *(("keep_columns", self.kept), ("recode", self.recoded), ("units", self.units)),
+        ):
+            _check_columns(option, asked, new)
+        named = [rename_columns(table, self.renamed) for table in read]
+        maps = {("recode", column): own for column, own in self.recoded.items()}
+        for (option, column), pairs in (
+            *maps.items(),
+            (("label_map", reading.label_column), self.labels),
+        ):
+            cells = [table[column] for table in named if column in table.names]
+            there = sorted({cell for own in cells for cell in own} - {""})
+            what = "labels" if option == "label_map" else "categories"
+            for old in pairs:
+                if there and not _meant(old, pairs, there):
+                    raise OptionError(
+                        f"Expected `{option}` to name {what} in column {column!r}, but got "
+                        f"{old!r}.{nearest(old, there)} {what.capitalize()}: {show(there)}."
+                    )
+
+    def _check_uses(self, reading: Reading) -> None:
+        learned = (*(reading.columns or ()), *reading.categorical, *self.kept)
         for option, names in (("id_column", self.ids), ("drop_columns", self.dropped)):
             for name in names:
-                if name == self.reading.label_column or name in learned:
-                    use = "the label" if name == self.reading.label_column else "learned from"
+                if name == reading.label_column or name in learned:
+                    use = "the label" if name == reading.label_column else "learned from"
                     raise OptionError(
                         f"Expected `{option}` to name columns that have no other use, but "
                         f"{name!r} is {use}: leave it out of one of the two."
                     )
 
-    def check_renamed(self, tables: Iterable[CellTable]) -> None:
-        """Refuse old names that no site has: they were meant to do something."""
-        known = list(dict.fromkeys(name for table in tables for name in table.names))
-        _check_columns("rename", self.renamed, known)
-        new = list(dict.fromkeys(self.renamed.get(name, name) for name in known))
-        for option in ("ids", "dropped", "kept"):
-            _check_columns(OPTIONS[option], getattr(self, option), new)
+    def apply(self, table: CellTable, label_column: str | None = None) -> CellTable:
+        """A table as it was read with the names, categories and units that are meant."""
+        table = rename_columns(table, self.renamed).without(self.dropped)
+        labels = {label_column: self.labels} if label_column is not None else {}
+        for column, pairs in (*self.recoded.items(), *labels.items()):
+            if pairs and column in table.names:
+                table = _recoded(table, column, pairs)
+        for column, unit in self.units.items():
+            if column in table.names:
+                values = unit.applied(table.values_of(column))
+                table = table.replaced(column, _spelled(table[column], values), values)
+        return table
 
-    def apply(self, table: CellTable) -> CellTable:
-        """A table as it was read with the names that are meant, and without what is left out."""
-        dropped = [name for name in self.dropped if name != self.site_column]
-        return rename_columns(table, self.renamed).without(dropped)
-
-    def recode(self, tables: Tables) -> dict[str, CellTable]:
-        """Labels in the spelling that they are given, at every site that has them.
-
-        Case does not matter, unless a label is named in several. A site without the column is left
-        to those who look for it.
-        """
-        column = self.reading.label_column
-        having = [table for table in tables.values() if column in table.names]
-        there = sorted({cell for table in having for cell in table[column]} - {""})
-        meant: dict[str, str] = {}
-        for old, new in self.recoded.items():
-            alike = [cell for cell in there if cell.casefold() == old.casefold()]
-            found = [cell for cell in alike if cell == old or cell not in self.recoded]
-            if not found and there:
-                raise OptionError(
-                    f"Expected `label_map` to name labels in column {column!r}, but got {old!r}."
-                    f"{nearest(old, there)} Labels: {show(there)}."
-                )
-            meant |= dict.fromkeys(found, new)
-        return {
-            site: _recoded(table, column, meant) if meant and column in table.names else table
-            for site, table in tables.items()
+    def to_record(self) -> dict[str, Any]:
+        """What a later table needs to be read alike, ready for JSON; nothing of what is usual."""
+        every = {
+            "numbers": self.spelling.options,
+            "delimiter": self.delimiter,
+            "encoding": "" if self.encoding == ENCODING else self.encoding,
+            "renamed": dict(self.renamed),
+            "dropped": self.dropped,
+            "id_columns": self.ids,
+            "recoded": {column: dict(pairs) for column, pairs in self.recoded.items()},
+            "units": {column: asdict(unit) for column, unit in self.units.items()},
         }
+        return {name: value for name, value in every.items() if value}
 
-    def without_identifiers(self, tables: Tables) -> tuple[dict[str, CellTable], list[str]]:
-        """The tables without what names rows, and which of these columns nobody had told of."""
-        first = next(iter(tables.values()))
-        asked = (*self.ids, *self.kept, *self.reading.categorical, self.reading.label_column)
-        named = [name for name in first.names if not name.startswith(NAMELESS)]
-        free = [name for name in named if name not in asked]
-        likely = likely_identifiers(tables, free) if self.reading.columns is None else []
-        gone = (*self.ids, *likely, *([self.site_column] if self.site_column else []))
-        return {site: table.without(gone) for site, table in tables.items()}, likely
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Curation:
+        """Read what :meth:`to_record` wrote, beside whatever else."""
+        return cls(
+            Spelling(**record.get("numbers", {})),
+            record.get("delimiter"),
+            record.get("encoding", ENCODING),
+            pairs_of("renamed", record.get("renamed")),
+            tuple(map(str, record.get("dropped", ()))),
+            tuple(map(str, record.get("id_columns", ()))),
+            recoded={c: pairs_of(c, own) for c, own in record.get("recoded", {}).items()},
+            units={str(c): Unit(**own) for c, own in record.get("units", {}).items()},
+        )
 
 
-OPTIONS = {"ids": "id_column", "dropped": "drop_columns", "kept": "keep_columns"}
-"""What the parts of a curation are called where they are given."""
+UNCHANGED = Curation()
+FORM = ("encoding", "delimiter", "decimal", "thousands", "percent")
+"""What is said of a file as a whole."""
+LISTS = ("drop_columns", "id_column", "keep_columns")
+PAIRS = ("rename", "label_map", "recode", "units")
+KEYS = (*FORM, *PAIRS, *LISTS)
+"""What may be said of a file, by the names of the options."""
+
+
+def merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of all files and of one of them, which wins."""
+    both = {**common, **own}
+    for name in LISTS:
+        both[name] = [*column_names(common.get(name) or ()), *column_names(own.get(name) or ())]
+    for name in PAIRS:
+        read = pairs_of if name in ("rename", "label_map") else _by_column
+        both[name] = {**read(name, common.get(name)), **read(name, own.get(name))}
+    return both
+
+
+def _by_column(option: str, given: object) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"Expected `{option}` by column, as in `{option}.COLUMN` of a site's settings, but got "
+            f"{given!r}."
+        )
+    return {str(column): own for column, own in given.items()}
+
+
+def _unit(column: str, given: object) -> Unit:
+    """A unit as factor and offset, or as a factor alone."""
+    if isinstance(given, Unit):
+        return given
+    if not isinstance(given, Mapping):
+        return Unit(check_number(f"units.{column}", given))
+    check_known(given, ("factor", "offset"), f"the unit of column {column!r}")
+    return Unit(**given)
+
+
+def without_identifiers(
+    tables: Tables, reading: Reading, curations: Mapping[str, Curation]
+) -> tuple[dict[str, CellTable], list[str]]:
+    """The tables without what names rows, and which of these columns nobody had told of."""
+    told = {name for own in curations.values() for name in (*own.ids, *own.kept)}
+    asked = {*told, *reading.categorical, *reading.impute, reading.label_column}
+    every = dict.fromkeys(name for table in tables.values() for name in table.names)
+    free = [name for name in every if name not in asked and not name.startswith(NAMELESS)]
+    likely = likely_identifiers(tables, free) if reading.columns is None else []
+    left = {site: table.without((*curations[site].ids, *likely)) for site, table in tables.items()}
+    return left, likely
 
 
 def _check_columns(option: str, asked: Iterable[str], known: Sequence[str]) -> None:
@@ -174,25 +318,41 @@ def rename_columns(table: CellTable, renamed: Mapping[str, str]) -> CellTable:
     return CellTable(names, table.text, table.values, table.rows)
 
 
-def _recoded(table: CellTable, column: str, recoded: Mapping[str, str]) -> CellTable:
-    place = table.names.index(column)
-    text, values = table.text.copy(), table.values.copy()
-    text[place] = [recoded.get(cell, cell) for cell in table[column]]
-    values[place] = numbers(text[place].tolist())
-    return CellTable(table.names, text, values, table.rows)
+def _meant(old: str, pairs: Mapping[str, str], there: Iterable[str]) -> list[str]:
+    """The spellings that an old one stands for: case does not matter, unless several are named."""
+    plain = plain_cell(old)
+    alike = (cell for cell in there if cell.casefold() == plain.casefold())
+    return [cell for cell in alike if cell == plain or cell not in pairs]
+
+
+def _recoded(table: CellTable, column: str, pairs: Mapping[str, str]) -> CellTable:
+    there = sorted(set(table[column]) - {""})
+    meant = {
+        cell: plain_cell(new) for old, new in pairs.items() for cell in _meant(old, pairs, there)
+    }
+    text = [meant.get(cell, cell) for cell in table[column]]
+    return table.replaced(column, text, numbers(text))
+
+
+def _spelled(cells: Iterable[str], values: NDArray[np.float64]) -> list[str]:
+    """Cells with these numbers in the place of their own; what is none stays as it is."""
+    return [
+        cell if np.isnan(value) else plain_cell(repr(value))
+        for cell, value in zip(cells, values.tolist(), strict=True)
+    ]
 
 
 def likely_identifiers(tables: Tables, columns: Sequence[str]) -> list[str]:
     """Columns of numbers that differ in every row, and are whole or in order.
 
     What may differ by accident is not meant: the ages of eight patients, say. Sites that number
-    their rows anew, each from its own first number on, have the same numbers and mean others.
+    their rows anew, each from its own first number on, have the same numbers and mean others. Only
+    the sites that have a column are asked.
     """
     return [
         column
         for column in columns
-        if all(column in table.names for table in tables.values())
-        and _name_rows([table.values_of(column) for table in tables.values()])
+        if _name_rows([t.values_of(column) for t in tables.values() if column in t.names])
     ]
 
 
@@ -234,26 +394,3 @@ def identifier_note(columns: Sequence[str]) -> str:
         f"row: {listed} (--keep-columns {columns[0]} learns from it, --id-column {columns[0]} says "
         f"that it is one)"
     )
-
-
-def ways_out(error: DisagreementError, sites: Summaries) -> str:
-    """The options that settle what sites disagree on, as a line to put behind it."""
-    leave_out = "or leave a site out with --exclude-sites NAME"
-    every = error.errors if isinstance(error, SeveralError) else (error,)
-    if any(isinstance(one, LabelsDisagreeError) for one in every):
-        example = _label_map([label for own in sites.values() for label in own.labels or ()])
-        return f"\nWithout touching the files: --label-map {example}, {leave_out}."
-    if len({tuple(sorted(own.columns)) for own in sites.values()}) > 1:
-        return (
-            f"\nWithout touching the files: --rename OLD=NEW, or --drop-columns NAME, {leave_out}."
-        )
-    return ""
-
-
-def _label_map(labels: Sequence[str]) -> str:
-    """The map for labels of which some say yes and no; otherwise its form alone."""
-    every = sorted({label.casefold() for label in labels})
-    words = {label: "1" for label in every if label in YES}
-    words |= {label: "0" for label in every if label in NO}
-    understood = words and not set(every) - {"0", "1", *words}
-    return ",".join(f"{old}={new}" for old, new in words.items()) if understood else "OLD=NEW,..."

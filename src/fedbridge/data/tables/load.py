@@ -8,26 +8,36 @@ scales and codes them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from fedbridge.base.errors import DataError, DisagreementError, EmptyColumnError, joined
+from fedbridge.base.errors import (
+    DataError,
+    DisagreementError,
+    EmptyColumnError,
+    OptionError,
+    joined,
+    nearest,
+)
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
 from fedbridge.data.labels import show
 from fedbridge.data.site_files import site_files
 from fedbridge.data.site_package import LocalSite
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
-from fedbridge.data.tables.cells import read_csv, require_columns, spreadsheet_row
+from fedbridge.data.tables.cells import ENCODING, PARQUET, require_columns, spreadsheet_row
 from fedbridge.data.tables.curation import (
+    FORM,
+    UNCHANGED,
     Curation,
     identifier_note,
-    likely_identifiers,
+    merged,
     not_learned,
-    pairs_of,
-    ways_out,
+    without_identifiers,
 )
 from fedbridge.data.tables.preprocessing import Standardise, fit_preprocessing, imputation_notes
+from fedbridge.data.tables.proposals import ways_out
 from fedbridge.data.tables.schema import (
     MAX_LEVELS,
     Reading,
@@ -38,7 +48,6 @@ from fedbridge.data.tables.schema import (
     labelled_rows,
     summarise,
 )
-from fedbridge.data.tables.spelling import PLAIN, Spelling
 from fedbridge.data.task import (
     Site,
     check_target_classes,
@@ -48,7 +57,7 @@ from fedbridge.data.task import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
@@ -58,6 +67,8 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
 SITE_COLUMN = "site"
+TABLE_FILES = (".csv", PARQUET)
+"""What files of tables are called."""
 STANDARDISED: dict[Standardise, str] = {
     "site": "numeric columns standardised at each site by its own training rows",
     "joint": "numeric columns standardised jointly by the training rows of all sites",
@@ -86,12 +97,20 @@ def table_task(
     exclude_sites: str | Sequence[str] | None = None,
     standardise: Standardise = "site",
     kind: TaskKind | None = None,
+    impute: str | Sequence[str] = (),
     decimal: str = ".",
     thousands: str | None = None,
     percent: bool = False,
+    delimiter: str | None = None,
+    encoding: str = ENCODING,
+    recode: Mapping[str, Mapping[str, str]] | None = None,
+    units: Mapping[str, Mapping[str, float]] | None = None,
+    sites: Mapping[str, Mapping[str, object]] | None = None,
     split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
     """A task from one CSV with a site column, or from a folder with one CSV per site.
+
+    Parquet files are as good as CSVs (``pip install "fedbridge[parquet]"``).
 
     Args:
         path: The file or folder.
@@ -114,35 +133,57 @@ def table_task(
         standardise: Scale numbers by each ``site``'s own training rows, or ``joint``-ly.
         kind: ``classification`` or ``regression``; by default words and up to 20 different whole
             numbers are classes, other numbers are values.
+        impute: Columns that a site may lack: its own median where it has some, otherwise the mean
+            of those who have it; an input of its own says where a value is missing.
         decimal: What stands before the fraction of a number, ``.`` or ``,``.
         thousands: What stands between groups of three digits: ``,``, ``.``, a space, ``_`` or
             ``'``; nothing by default.
         percent: Whether ``12%`` is a number, 0.12.
+        delimiter: What stands between cells; by default a comma, a semicolon or a tab.
+        encoding: How characters are stored.
+        recode: Other spellings of categories, ``{"sex": {"male": "m"}}``; empty for missing.
+        units: Other units, ``{"chol": {"factor": 38.67}}``: times a factor, plus an offset.
+        sites: What is said of one site's file alone, by the site's name: any of ``rename``,
+            ``recode``, ``units``, ``label_map``, ``drop_columns``, ``id_column``, ``keep_columns``
+            and, where each has a file of its own, ``decimal``, ``thousands``, ``percent``,
+            ``delimiter`` and ``encoding``.
         split: How the target's rows are divided; all its training rows are labelled by default.
     """
     check_choice("standardise", standardise, get_args(Standardise))
     chosen = None if columns is None else column_names(columns)
     coded = column_names(categorical)
-    reading = Reading(label_column, chosen, coded, kind, decimal, thousands, percent)
-    curation = Curation(
-        site_column,
-        reading,
-        () if id_column is None else column_names(id_column),
-        column_names(drop_columns),
-        column_names(keep_columns),
-        pairs_of("rename", rename),
-        pairs_of("label_map", label_map),
+    reading = Reading(label_column, chosen, coded, kind, column_names(impute))
+    said = SaidOfFiles(
+        {
+            "decimal": decimal,
+            "thousands": thousands,
+            "percent": percent,
+            "delimiter": delimiter,
+            "encoding": encoding,
+            "rename": rename,
+            "label_map": label_map,
+            "recode": recode,
+            "units": units,
+            "drop_columns": drop_columns,
+            "id_column": id_column,
+            "keep_columns": keep_columns,
+        },
+        sites or {},
     )
-    tables, target_name, left_out = _site_tables(path, target, curation, sources, exclude_sites)
+    tables, target_name, left_out = _site_tables(
+        path, target, site_column, said, reading, sources, exclude_sites
+    )
+    curations = {site: said.of(site) for site in tables}
     for site, table in tables.items():
         where = f"the table of site {site!r}"
         require_columns(table.names, [label_column], where, "--label-column NAME says which it is")
-    tables, ids = curation.without_identifiers(tables)
+    tables, ids = without_identifiers(tables, reading, curations)
     summaries = {site: summarise(table, site, reading) for site, table in tables.items()}
     try:
         schema, schema_notes = agree(summaries, reading)
     except DisagreementError as error:
-        raise type(error)(f"{error}{ways_out(error, summaries)}") from error
+        raise type(error)(f"{error}{ways_out(error, summaries, reading, target_name)}") from error
+    tables = {site: table.with_empty(reading.impute) for site, table in tables.items()}
     for column, levels in schema.levels.items():
         present = sum(int((table[column] != "").sum()) for table in tables.values())
         check_categories(column, len(levels), present, reading, instead=not_learned(column))
@@ -159,7 +200,8 @@ def table_task(
         standardise=standardise,
         label_column=label_column,
         class_names=class_names,
-        spelling=reading.spelling,
+        imputed=schema.imputed,
+        curations={site: _kept(curations[site], training[site], schema, ids) for site in training},
     )
     rows = {
         site: SiteRows(fitted[site].encode(table), y[site], table.rows.tolist())
@@ -176,9 +218,7 @@ def table_task(
         target_name=target_name,
         class_names=class_names,
         unlabelled=(fitted[target_name].encode(loose), loose.rows.tolist()) if len(loose) else None,
-        preprocessing=replace(
-            fitted[target_name], id_columns=(*curation.ids, *ids), renamed=curation.renamed
-        ),
+        preprocessing=fitted[target_name],
         notes=[
             _kind_note(label_column, class_names),
             f"learned from: {', '.join(map(repr, schema.kinds))}",
@@ -192,35 +232,98 @@ def table_task(
     )
 
 
+@dataclass(frozen=True)
+class SaidOfFiles:
+    """What is said of all files, and of single ones.
+
+    Attributes:
+        common: Options by name.
+        own: The same of single sites, by the site's name.
+    """
+
+    common: Mapping[str, object]
+    own: Mapping[str, Mapping[str, object]]
+
+    def of(self, site: str) -> Curation:
+        """How the file of a site is read."""
+        return Curation.of(merged(self.common, self._own(site)), f"[sites.{site}]")
+
+    def check(self, tables: Tables, reading: Reading) -> None:
+        """Refuse what is said of no column or category that is there."""
+        Curation.of(self.common).check(tables.values(), reading)
+        for site in self.own.keys() & tables.keys():
+            Curation.of(self._own(site), f"[sites.{site}]").check([tables[site]], reading)
+
+    def check_names(self, sites: Collection[str]) -> None:
+        """Refuse what is said of a site that there is not."""
+        for site in self.own:
+            if site not in sites:
+                raise OptionError(
+                    f"Expected `sites` to name sites of the task, but got {site!r}."
+                    f"{nearest(site, sites)} Sites: {show(sorted(sites))}."
+                )
+
+    def check_one_file(self, path: Path) -> None:
+        """Refuse what is said of a site's file where there is one file for all."""
+        for site in self.own:
+            for name in self._own(site):
+                if name in FORM:
+                    raise OptionError(
+                        f"Expected `{name}` for all sites of {path.name!r}, since it is one file, "
+                        f"but it is given for site {site!r} alone: give it without the site."
+                    )
+
+    def _own(self, site: str) -> dict[str, object]:
+        own = self.own.get(site, {})
+        if not isinstance(own, Mapping):
+            raise OptionError(f"Expected options of site {site!r} by name, but got {own!r}.")
+        return {name.replace("-", "_"): value for name, value in own.items()}
+
+
 def _site_tables(
-    path: Path, target: str | None, curation: Curation, keep: object, leave_out: object
+    path: Path,
+    target: str | None,
+    site_column: str | None,
+    said: SaidOfFiles,
+    reading: Reading,
+    keep: object,
+    leave_out: object,
 ) -> tuple[dict[str, CellTable], str, list[str]]:
     """The rows of the sites that take part, without the column that names the site; the target.
 
     What is left out is not even read, since it may be the reason why somebody leaves it out.
     """
-    spelling = curation.reading.spelling
     if path.is_dir():
-        files = site_files(path, ".csv")
+        files = site_files(path, *TABLE_FILES)
+        said.check_names(files)
         target_name, left_out = _parts(files, target, keep, leave_out)
         tables = {
-            site: read_csv(file, spelling) for site, file in files.items() if site not in left_out
+            site: said.of(site).read(file) for site, file in files.items() if site not in left_out
         }
-        curation.check_renamed(tables.values())
-        tables = {site: curation.apply(table) for site, table in tables.items()}
+        said.check(tables, reading)
     else:
-        table = read_csv(path, spelling)
-        curation.check_renamed([table])
-        divided = _divide(curation.apply(table), curation.site_column or SITE_COLUMN, path)
+        said.check_one_file(path)
+        curation = Curation.of(said.common)
+        table = curation.read(path)
+        curation.check([table], reading)
+        old = {new: old for old, new in curation.renamed.items()}
+        called = site_column or SITE_COLUMN
+        divided = _divide(table, old.get(called, called), path)
+        said.check_names(divided)
         target_name, left_out = _parts(divided, target, keep, leave_out)
         tables = {site: own for site, own in divided.items() if site not in left_out}
+        SaidOfFiles({}, said.own).check(tables, reading)
+    tables = {
+        site: said.of(site).apply(table, reading.label_column).without([site_column or ""])
+        for site, table in tables.items()
+    }
     for site, table in tables.items():
         if not len(table):
             raise DataError(
                 f"Expected every site to have rows, but {site!r} has none below its header: add "
                 f"some or remove its file."
             )
-    return curation.recode(tables), target_name, left_out
+    return tables, target_name, left_out
 
 
 def _parts(
@@ -302,21 +405,27 @@ class DescribedTable:
         rows: How many rows there are.
         labelled: How many of them have a label.
         cautions: Rare categories, for the eyes of the site alone.
+        left_out: Columns that seem to be identifiers.
     """
 
     summary: TableSummary
     rows: int
     labelled: int
     cautions: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
-def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
-    """Describe a site's table without any of its rows.
+def describe_csv(
+    csv: Path, name: str, reading: Reading, curation: Curation = UNCHANGED
+) -> DescribedTable:
+    """Describe a site's table without any of its rows, or of what names them.
 
     Refused is what must not leave a site: text that differs in most rows, such as names or notes.
     Everything that is wrong is told at once.
     """
-    table = _read(csv, name, reading.spelling)
+    table = _read(csv, name, reading.label_column, curation, reading)
+    tables, ids = without_identifiers({name: table}, reading, {name: curation})
+    table = tables[name].with_empty(reading.impute)
     summary, errors = examine(table, name, reading)
     listed = {c: own.levels for c, own in summary.columns.items() if own.kind == "categorical"}
     if summary.labels is not None:
@@ -330,6 +439,7 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
                 reading,
                 f" at site {name!r}",
                 ", which must not leave the site",
+                "leave it out with `drop-columns`, or with `id-column` if it names rows",
             )
         except DataError as error:
             errors.append(error)
@@ -340,13 +450,7 @@ def describe_csv(csv: Path, name: str, reading: Reading) -> DescribedTable:
     cautions = [
         text for column in listed for text in _cautions(column, filter(None, table[column]))
     ]
-    free = [column for column in summary.columns if column not in (reading.columns or ())]
-    cautions += [
-        f"column {column!r}: its numbers differ in every row, as those of an identifier do, and "
-        f"would be learned from: leave it out with `columns`"
-        for column in likely_identifiers({name: table}, free)
-    ]
-    return DescribedTable(summary, len(table), len(labelled), tuple(cautions))
+    return DescribedTable(summary, len(table), len(labelled), tuple(cautions), tuple(ids))
 
 
 def load_csv_site(
@@ -356,7 +460,7 @@ def load_csv_site(
     role: Role,
     seed: int = 0,
     split: SplitOptions = OWN_SPLIT,
-    spelling: Spelling = PLAIN,
+    curation: Curation = UNCHANGED,
 ) -> LocalSite:
     """What one site brings to a federation, from its own CSV and the agreed schema.
 
@@ -369,18 +473,21 @@ def load_csv_site(
         role: Whether it is a source or the target.
         seed: Decides the target's split.
         split: How the target's rows are divided; all its training rows are labelled by default.
-        spelling: How this site's file spells numbers.
+        curation: How this site's file becomes a table as agreed.
     """
-    table = _read(csv, name, spelling)
-    schema.check(table, name)
+    table = _read(csv, name, schema.label_column, curation)
+    others = table.without([schema.label_column, *schema.kinds])
+    _, ids = without_identifiers({name: others}, Reading(schema.label_column), {name: curation})
+    table = schema.fitted(table, name)
     labelled = labelled_rows(table, name, schema.label_column)
     y = schema.labels(labelled, name)
     if role == "source":
-        x = _fit(labelled, schema, name, role, spelling).encode(labelled)
+        x = _fit(labelled, schema, name, role, curation).encode(labelled)
         return LocalSite(name, role, Site(name, x, y), None, schema.n_classes, schema.class_names)
     strata = None if schema.class_names is None else y.numpy()
     divided = split_target(strata, len(labelled), seed, split)
-    fitted = _fit(labelled.take(divided.training), schema, name, role, spelling)
+    training = labelled.take(divided.training)
+    fitted = _fit(training, schema, name, role, _kept(curation, training, schema, ids))
     rows = SiteRows(fitted.encode(labelled), y, range(len(labelled)))
     train, test = select(rows, divided.labelled), select(rows, divided.test)
     target = Site(name, train.x, train.y)
@@ -398,19 +505,22 @@ def load_csv_site(
 
 
 def _fit(
-    training: CellTable, schema: Schema, site: str, role: Role, spelling: Spelling
+    training: CellTable, schema: Schema, site: str, role: Role, curation: Curation
 ) -> Preprocessing:
     """The site's preprocessing, from nobody's rows but its own.
 
     A source's column of numbers without any says nothing and stays at zero, as it does when all
-    files are at hand. For anything else that is empty, other sites' rows would be needed.
+    files are at hand. For anything else that is empty, other sites' rows would be needed, unless
+    the sites agreed that it may be missing.
     """
     for column, kind in schema.kinds.items():
+        if column in schema.imputed:
+            continue
         if (kind == "categorical" or role == "target") and (training[column] == "").all():
             raise EmptyColumnError(
                 f"Expected values in column {column!r} at site {site!r}, but its training rows "
                 f"have none, and other sites' rows are not here to fill it: leave it out with "
-                f"`columns` at all sites."
+                f"`columns` at all sites, or let it be missing with `impute`."
             )
     return fit_preprocessing(
         {site: training},
@@ -419,8 +529,17 @@ def _fit(
         standardise="site",
         label_column=schema.label_column,
         class_names=schema.class_names,
-        spelling=spelling,
+        imputed=schema.imputed,
+        curations={site: curation},
     )[site]
+
+
+def _kept(
+    curation: Curation, training: CellTable, schema: Schema, likely: Sequence[str]
+) -> Curation:
+    """What later tables of a site need; a column that it had no value of, it does not learn."""
+    absent = tuple(c for c in schema.imputed if (training[c] == "").all())
+    return replace(curation, dropped=absent, ids=(*curation.ids, *likely), kept=(), labels={})
 
 
 def _cautions(column: str, cells: Iterable[str]) -> list[str]:
@@ -430,11 +549,16 @@ def _cautions(column: str, cells: Iterable[str]) -> list[str]:
     return [f"column {column!r}: fewer than {FEW_ROWS} rows each have {show(rare)}"]
 
 
-def _read(csv: Path, site: str, spelling: Spelling = PLAIN) -> CellTable:
-    table = read_csv(csv, spelling)
+def _read(
+    csv: Path, site: str, label_column: str, curation: Curation, reading: Reading | None = None
+) -> CellTable:
+    """A site's table as agreed; with ``reading``, what is said of no column of it is refused."""
+    table = curation.read(csv)
+    if reading is not None:
+        curation.check([table], reading)
     if not len(table):
         raise DataError(
             f"Expected every site to have rows, but {site!r} has none below the header of "
             f"{csv.name!r}: add some."
         )
-    return table
+    return curation.apply(table, label_column)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
@@ -25,11 +25,10 @@ from fedbridge.data.labels import show
 from fedbridge.data.tables.cells import (
     CellTable,
     as_table,
-    read_csv,
     require_columns,
     spreadsheet_row,
 )
-from fedbridge.data.tables.spelling import PLAIN, Spelling
+from fedbridge.data.tables.curation import UNCHANGED, Curation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +38,13 @@ if TYPE_CHECKING:
     from fedbridge.data.tables.cells import Text
     from fedbridge.data.tables.schema import Kind, Schema, Tables
 
-FORMAT = 1
+FIRST_FORMAT, FORMAT = 1, 2
+FIRST = (
+    *("format", "site", "label_column", "class_names", "columns"),
+    *("numbers", "id_columns", "renamed"),
+)
+"""What the first format holds. What needs no more is written in it, so that older versions read it;
+they would pass over the rest in silence."""
 FARTHEST = 1e18
 """So many deviations from the mean, a square is still a number to a model."""
 
@@ -77,7 +82,7 @@ class CategoricalColumn:
     def encode(self, cells: Text) -> NDArray[np.float64]:
         """The cells as indicators; a level that training never saw is all zeros, with a warning."""
         place = {level: place for place, level in enumerate(self.levels)}
-        unseen = sorted({cell or self.fill for cell in cells} - place.keys())
+        unseen = sorted({cell or self.fill for cell in cells} - {"", *place})
         if unseen:
             warnings.warn(
                 f"Column {self.name!r} has categories that training never saw, which count as "
@@ -121,7 +126,21 @@ class CodedColumn:
         return scaled
 
 
-Column: TypeAlias = NumericColumn | CategoricalColumn | CodedColumn
+@dataclass(frozen=True)
+class MissingColumn:
+    """An input that is 1 where a column has no value, so that a model need not believe a fill."""
+
+    name: str
+    marks: Literal["missing"] = "missing"
+    width: ClassVar[int] = 1
+
+    def encode(self, cells: Text) -> NDArray[np.float64]:
+        """Where the cells are empty."""
+        missing: NDArray[np.bool_] = cells == ""
+        return missing.astype(np.float64)[:, None]
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn | CodedColumn | MissingColumn
 
 
 @dataclass(frozen=True)
@@ -133,41 +152,50 @@ class Preprocessing:
         columns: The columns used, in the order of the model's inputs.
         label_column: The column to predict.
         class_names: The labels by class index; ``None`` for regression.
-        spelling: How the table spells numbers.
-        id_columns: Columns that name rows: the model never sees them, predictions show them.
-        renamed: What columns are called here by what tables call them.
+        curation: How this site's own tables are read: what is called, coded and measured otherwise
+            there. The columns that it says name rows, the model never sees; predictions show them.
     """
 
     site: str
     columns: tuple[Column, ...]
     label_column: str
     class_names: tuple[str, ...] | None
-    spelling: Spelling = PLAIN
-    id_columns: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    curation: Curation = UNCHANGED
+
+    @property
+    def id_columns(self) -> tuple[str, ...]:
+        """Columns that name rows."""
+        return self.curation.ids
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Columns that a table may lack."""
+        return tuple(c.name for c in self.columns if isinstance(c, MissingColumn))
 
     def apply(self, table: pd.DataFrame | CellTable | str | Path) -> Tensor:
         """The rows of a table, or of a CSV, as a float32 tensor of one row each."""
         where = repr(str(table)) if isinstance(table, str | Path) else "the table"
         if not isinstance(table, CellTable):
             table = self.read(table)
-        require_columns(table.names, (column.name for column in self.columns), where)
+        names, marked = dict.fromkeys(column.name for column in self.columns), self.marked
+        require_columns(table.names, [name for name in names if name not in marked], where)
+        table = table.with_empty(marked)
         if not len(table):
             raise DataError(f"Expected rows below the header of {where}, but there are none.")
         return self.encode(table)
 
     def read(self, given: pd.DataFrame | str | Path) -> CellTable:
-        """A table that spells numbers and calls columns as that of the training rows did.
+        """A table that spells, calls and measures things as that of the training rows did.
 
         One in which a column has its new name already is as good.
         """
         if isinstance(given, pd.DataFrame):
-            table = as_table(given, self.spelling)
+            table = as_table(given, self.curation.spelling)
         else:
-            table = read_csv(Path(given), self.spelling)
-        there = {old: new for old, new in self.renamed.items() if new not in table.names}
-        names = tuple(there.get(name, name) for name in table.names)
-        return CellTable(names, table.text, table.values, table.rows)
+            table = self.curation.read(Path(given))
+        renamed = self.curation.renamed.items()
+        there = {old: new for old, new in renamed if new not in table.names}
+        return replace(self.curation, renamed=there).apply(table)
 
     def ids(self, table: CellTable) -> dict[str, list[str]]:
         """What names the rows, as far as the table says it."""
@@ -191,21 +219,21 @@ class Preprocessing:
     def to_json(self) -> str:
         """The preprocessing as JSON text with a format version."""
         content = {
-            "format": FORMAT,
+            "format": FIRST_FORMAT,
             "site": self.site,
             "label_column": self.label_column,
             "class_names": self.class_names,
             "columns": [asdict(column) for column in self.columns],
-            **({"numbers": self.spelling.options} if self.spelling != PLAIN else {}),
-            **({"id_columns": self.id_columns} if self.id_columns else {}),
-            **({"renamed": dict(self.renamed)} if self.renamed else {}),
+            **self.curation.to_record(),
         }
+        if self.marked or not {*content} <= {*FIRST}:
+            content["format"] = FORMAT
         return json.dumps(content, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Preprocessing:
         """Read what :meth:`to_json` wrote; anything else is an error, a newer format above all."""
-        content = read_record(text, FORMAT)
+        content = read_record(text, FIRST_FORMAT, FORMAT)
         try:
             names = content["class_names"]
             kind = ByOwnRows if content.get(OWN_ROWS) else cls
@@ -214,9 +242,7 @@ class Preprocessing:
                 columns=tuple(map(_column_from_json, content["columns"])),
                 label_column=str(content["label_column"]),
                 class_names=None if names is None else tuple(map(str, names)),
-                spelling=Spelling(**content.get("numbers", {})),
-                id_columns=tuple(map(str, content.get("id_columns", ()))),
-                renamed={str(k): str(v) for k, v in content.get("renamed", {}).items()},
+                curation=Curation.from_record(content),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
@@ -225,8 +251,8 @@ class Preprocessing:
             ) from error
 
 
-def read_record(text: str, format: int) -> dict[str, Any]:
-    """Saved preprocessing as plain JSON, refused unless it has the format that is expected."""
+def read_record(text: str, *formats: int) -> dict[str, Any]:
+    """Saved preprocessing as plain JSON, refused unless it has a format that is expected."""
     try:
         content: dict[str, Any] = parse_json(text)
         version = content["format"]
@@ -234,16 +260,18 @@ def read_record(text: str, format: int) -> dict[str, Any]:
         raise DataError(
             "Expected saved preprocessing as JSON with a `format`, but this is something else."
         ) from error
-    if version != format:
+    if version not in formats:
         raise DataError(
-            f"Expected preprocessing of format {format}, but got {version!r}: use the version of "
-            f"fedbridge that wrote it, or a newer one."
+            f"Expected preprocessing of format {formats[-1]}, but got {version!r}: use the version "
+            f"of fedbridge that wrote it, or a newer one."
         )
     return content
 
 
 def _column_from_json(content: Mapping[str, object]) -> Column:
     name = str(content["name"])
+    if content.get("marks") == "missing":
+        return MissingColumn(name)
     if "levels" in content:
         levels = content["levels"]
         if not isinstance(levels, list):
@@ -276,12 +304,14 @@ def fit_preprocessing(
     standardise: Standardise,
     label_column: str,
     class_names: tuple[str, ...] | None,
-    spelling: Spelling = PLAIN,
+    imputed: Sequence[str] = (),
+    curations: Mapping[str, Curation] | None = None,
 ) -> dict[str, Preprocessing]:
     """The preprocessing of every site.
 
     A column that is empty at one site is filled and scaled there by the values of the others:
-    it then says nothing, which is what that site knows.
+    it then says nothing, which is what that site knows. Categories that may be imputed are none
+    there: who sees only its own rows can do the same.
 
     Args:
         training: The training rows of each site.
@@ -290,14 +320,20 @@ def fit_preprocessing(
         standardise: Scale by each site's own mean and deviation, or by those of all together.
         label_column: The column to predict.
         class_names: The labels by class index; ``None`` for regression.
-        spelling: How the tables spell numbers, which is kept for later ones.
+        imputed: Columns that a site may lack; an input of their own says where.
+        curations: How each site's tables are read, which is kept for later ones.
     """
     numeric = _fit_numeric([c for c in kinds if c not in levels], training, standardise)
-    categorical = {c: _fit_categorical(c, training, levels[c]) for c in levels}
+    categorical = {c: _fit_categorical(c, training, levels[c], alone=c in imputed) for c in levels}
     fitted: Mapping[str, Mapping[str, Column]] = {**numeric, **categorical}
+    marks: dict[str, list[Column]] = {name: [MissingColumn(name)] for name in imputed}
     return {
         site: Preprocessing(
-            site, tuple(fitted[name][site] for name in kinds), label_column, class_names, spelling
+            site,
+            tuple(c for name in kinds for c in (fitted[name][site], *marks.get(name, ()))),
+            label_column,
+            class_names,
+            (curations or {}).get(site, UNCHANGED),
         )
         for site in training
     }
@@ -317,7 +353,7 @@ class ByOwnRows(Preprocessing):
 
     def encode(self, table: CellTable) -> Tensor:
         """The rows of a table that holds all columns."""
-        coded = {c.name: c.levels for c in self.columns if not isinstance(c, NumericColumn)}
+        coded = {c.name: c.levels for c in self.columns if isinstance(c, CategoricalColumn)}
         kinds: dict[str, Kind] = {
             c.name: "categorical" if c.name in coded else "numeric" for c in self.columns
         }
@@ -333,7 +369,7 @@ class ByOwnRows(Preprocessing):
             standardise="site",
             label_column=self.label_column,
             class_names=self.class_names,
-            spelling=self.spelling,
+            imputed=self.marked,
         )
         return fitted[self.site].encode(table)
 
@@ -344,12 +380,15 @@ class ByOwnRows(Preprocessing):
     @classmethod
     def of_schema(cls, schema: Schema) -> ByOwnRows:
         """For all sites that agreed on a schema."""
-        columns = (
-            CategoricalColumn(name, schema.levels[name][0], schema.levels[name])
-            if name in schema.levels
-            else NumericColumn(name, 0.0, 0.0, 1.0)
-            for name in schema.kinds
-        )
+        columns: list[Column] = []
+        for name in schema.kinds:
+            levels = schema.levels.get(name)
+            columns.append(
+                CategoricalColumn(name, levels[0], levels)
+                if levels
+                else NumericColumn(name, 0.0, 0.0, 1.0)
+            )
+            columns += [MissingColumn(name)] if name in schema.imputed else []
         return cls("any site", tuple(columns), schema.label_column, schema.class_names)
 
 
@@ -357,7 +396,7 @@ def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> l
     """How many training values each site lacked, and what took their place."""
     notes = []
     for site, table in training.items():
-        columns = fitted[site].columns
+        columns = [c for c in fitted[site].columns if not isinstance(c, MissingColumn)]
         missing = table.pick([column.name for column in columns]).text == ""
         parts = [_imputed(columns[k], missing[k]) for k in np.flatnonzero(missing.any(axis=1))]
         if parts:
@@ -365,11 +404,15 @@ def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> l
     return notes
 
 
-def _imputed(column: Column, missing: NDArray[np.bool_]) -> str:
+def _imputed(
+    column: NumericColumn | CategoricalColumn | CodedColumn, missing: NDArray[np.bool_]
+) -> str:
     numeric = isinstance(column, NumericColumn)
     how = "its training median" if numeric else "its most frequent training value"
     if missing.all():
         how = "other sites' value"
+        if not column.fill and isinstance(column.fill, str):
+            return f"{len(missing)} of {column.name!r} as none of the categories"
     fill = f"{column.fill:.6g}" if isinstance(column.fill, float) else repr(column.fill)
     return f"{int(missing.sum())} of {column.name!r} with {how} {fill}"
 
@@ -451,10 +494,11 @@ def _means_and_scales(
 
 
 def _fit_categorical(
-    name: str, training: Tables, levels: tuple[str, ...]
+    name: str, training: Tables, levels: tuple[str, ...], *, alone: bool
 ) -> dict[str, CategoricalColumn]:
+    """The levels and the fill of every site; one with no value at all asks others unless alone."""
     cells = {site: table[name].tolist() for site, table in training.items()}
-    everywhere = most_frequent([cell for own in cells.values() for cell in own])
+    everywhere = most_frequent([] if alone else [cell for own in cells.values() for cell in own])
     return {
         site: CategoricalColumn(name, most_frequent(own) or everywhere, levels)
         for site, own in cells.items()

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -36,15 +36,13 @@ from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_choice
 from fedbridge.data.labels import as_values, class_indices, code_labels, show
 from fedbridge.data.tables.cells import NAMELESS, CellTable, require_columns
-from fedbridge.data.tables.spelling import PLAIN, Spelling, looks_numeric, numbers
+from fedbridge.data.tables.spelling import looks_numeric, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
-
-    from fedbridge.data.tables.cells import Text
 
     Tables: TypeAlias = Mapping[str, CellTable]
     Summaries: TypeAlias = Mapping[str, "TableSummary"]
@@ -57,6 +55,8 @@ LabelForm: TypeAlias = Literal["words", "whole numbers", "values"]
 T = TypeVar("T")
 
 FORMAT = 1
+IMPUTE = "impute"
+"""What a schema says of a column that a site may lack."""
 AGAIN = "describe the data anew and agree again"
 MAX_LEVELS = 100
 MAX_NUMBERED_CLASSES = 20
@@ -74,26 +74,16 @@ class Reading:
         columns: The columns to learn from; ``None`` for all others that have a name.
         categorical: Columns of numbers that are codes.
         kind: What is predicted; ``None`` lets the labels tell.
-        decimal: How numbers are spelled, as in ``Spelling``.
-        thousands: The same.
-        percent: The same.
+        impute: Columns that a site may lack: an input of their own says where a value is missing.
     """
 
     label_column: str = "label"
     columns: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     kind: TaskKind | None = None
-    decimal: str = PLAIN.decimal
-    thousands: str | None = PLAIN.thousands
-    percent: bool = PLAIN.percent
-
-    @property
-    def spelling(self) -> Spelling:
-        """How numbers are spelled."""
-        return Spelling(self.decimal, self.thousands, self.percent)
+    impute: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _ = self.spelling  # or an error
         if self.kind is not None:
             check_choice("kind", self.kind, get_args(TaskKind))
         if self.columns is not None and self.label_column in self.columns:
@@ -101,6 +91,17 @@ class Reading:
                 f"Expected `columns` to learn from, but {self.label_column!r} is the label: leave "
                 f"it out."
             )
+        for column in self.impute:
+            if column == self.label_column or column not in (self.columns or self.impute):
+                raise OptionError(
+                    f"Expected `impute` to name columns to learn from, but got {column!r}: leave "
+                    f"it out, or name it in `columns`."
+                )
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that every table must have."""
+        return [c for c in (self.label_column, *(self.columns or ())) if c not in self.impute]
 
 
 def column_names(columns: str | Sequence[str]) -> tuple[str, ...]:
@@ -119,11 +120,13 @@ class ColumnSummary:
         kind: What it holds; ``None`` when it is empty.
         levels: Its different values in order; numbers are not listed.
         examples: A few of its numbers, for a message on this machine; they go nowhere else.
+        span: Its least and its largest number, in the same way.
     """
 
     kind: Kind | None
     levels: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
+    span: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,11 @@ class TableSummary:
             return self
         return TableSummary({c: self.columns[c] for c in columns if c in self.columns}, self.labels)
 
+    def with_empty(self, columns: Iterable[str]) -> TableSummary:
+        """The same with these columns, empty where there are none."""
+        empty = {column: ColumnSummary(None) for column in columns}
+        return TableSummary({**empty, **self.columns}, self.labels)
+
 
 def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
     """All that sites must agree on, from the cells of one table.
@@ -163,10 +171,9 @@ def examine(
 ) -> tuple[TableSummary, list[FedbridgeError]]:
     """What :func:`summarise` finds, as far as it goes, and everything that is wrong."""
     label_column, errors = reading.label_column, list[FedbridgeError]()
-    needed = [label_column, *(reading.columns or ())]
-    _attempt(
-        lambda: require_columns(table.names, needed, f"the table of site {site!r}"), None, errors
-    )
+    where = f"the table of site {site!r}"
+    _attempt(lambda: require_columns(table.names, reading.needed, where), None, errors)
+    table = table.with_empty(reading.impute)
     features = [
         column
         for column in reading.columns or table.names
@@ -180,7 +187,7 @@ def examine(
         return _labels(labelled_rows(table, site, label_column), site, reading)
 
     found = _attempt(labels, None, errors) if label_column in table.names else None
-    columns = {column: _summary(table[column], kind) for column, kind in kinds.items()}
+    columns = {column: _summary(table, column, kind) for column, kind in kinds.items()}
     return TableSummary(columns, found), errors
 
 
@@ -223,10 +230,14 @@ def _kinds(table: CellTable, categorical: Sequence[str]) -> dict[str, Kind | Non
     return kinds
 
 
-def _summary(cells: Text, kind: Kind | None) -> ColumnSummary:
+def _summary(table: CellTable, column: str, kind: Kind | None) -> ColumnSummary:
+    cells, values = table[column], table.values_of(column)
     if kind == "categorical":
         return ColumnSummary(kind, tuple(sorted(set(cells) - {""})))
-    return ColumnSummary(kind, examples=tuple(dict.fromkeys(islice(filter(None, cells), EXAMPLES))))
+    examples = tuple(dict.fromkeys(islice(filter(None, cells), EXAMPLES)))
+    known = values[~np.isnan(values)]
+    span = (float(known.min()), float(known.max())) if len(known) else None
+    return ColumnSummary(kind, examples=examples, span=span)
 
 
 def _labels(labelled: CellTable, site: str, reading: Reading) -> tuple[str, ...] | None:
@@ -254,6 +265,7 @@ class Schema:
         class_names: The labels by class index; ``None`` for regression.
         kinds: What each column holds, in the order of the model's inputs.
         levels: The categories of each categorical column over all sites.
+        imputed: The columns that a site may lack.
     """
 
     label_column: str
@@ -261,6 +273,7 @@ class Schema:
     class_names: tuple[str, ...] | None
     kinds: Mapping[str, Kind]
     levels: Mapping[str, tuple[str, ...]]
+    imputed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.kinds or self.label_column in self.kinds:
@@ -270,17 +283,19 @@ class Schema:
             raise ValueError("it needs levels of all categorical columns and of no others")
         if (self.label_form == "values") != (self.class_names is None):
             raise ValueError("it needs class names unless labels are values")
+        if not {*self.imputed} <= {*self.kinds}:
+            raise ValueError("it imputes columns that are not learned from")
 
     @property
     def n_classes(self) -> int | None:
         """Number of classes; ``None`` for regression."""
         return None if self.class_names is None else len(self.class_names)
 
-    def check(self, table: CellTable, site: str) -> None:
-        """Refuse a table that is not as this site described it when it agreed."""
-        require_columns(
-            table.names, [self.label_column, *self.kinds], f"the table of site {site!r}"
-        )
+    def fitted(self, table: CellTable, site: str) -> CellTable:
+        """A site's table with every column, refused if it is not as the site has described it."""
+        needed = [self.label_column, *(c for c in self.kinds if c not in self.imputed)]
+        require_columns(table.names, needed, f"the table of site {site!r}")
+        table = table.with_empty(self.imputed)
         for column, levels in self.levels.items():
             new = sorted(set(table[column]) - {"", *levels})
             if new:
@@ -288,6 +303,7 @@ class Schema:
                     f"Expected categories of column {column!r} among {show(levels)}, as the sites "
                     f"agreed, but site {site!r} has {show(new)}: correct them, or {AGAIN}."
                 )
+        return table
 
     def labels(self, labelled: CellTable, site: str) -> Tensor:
         """One site's labels as class indices, or as values."""
@@ -314,6 +330,7 @@ class Schema:
         columns = [
             {"name": name, "kind": kind}
             | ({"levels": self.levels[name]} if name in self.levels else {})
+            | ({"missing": IMPUTE} if name in self.imputed else {})
             for name, kind in self.kinds.items()
         ]
         content = {
@@ -344,12 +361,19 @@ class Schema:
                 None if names is None else tuple(map(str, names)),
                 kinds,
                 {c["name"]: tuple(map(str, c["levels"])) for c in columns if "levels" in c},
+                tuple(_may_be_missing(c) for c in columns if "missing" in c),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
                 f"Expected a schema that `fedbridge deploy check` wrote, but it cannot be used "
                 f"({error}): {AGAIN}."
             ) from error
+
+
+def _may_be_missing(column: Mapping[str, Any]) -> str:
+    if column["missing"] != IMPUTE:
+        raise ValueError(f"missing values of {column['name']!r} are {column['missing']!r}")
+    return str(column["name"])
 
 
 def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
@@ -360,6 +384,7 @@ def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
             everything at once. The notes come with it.
     """
     errors: list[FedbridgeError] = []
+    sites = _with_imputed(sites, reading)
     label_column, codes = reading.label_column, reading.categorical
     features = _attempt(lambda: _features(sites, reading), shared_columns(sites), errors)
     told = {column: kinds_of(sites, column, codes) for column in features}
@@ -375,7 +400,30 @@ def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
         for note in notes:
             error.add_note(note)
         raise error
-    return Schema(label_column, form, names, kinds, levels), notes
+    notes += [
+        f"column {column!r} is missing at {site!r}: it is imputed there, and an input of its own "
+        f"says where it is missing"
+        for site, own in sites.items()
+        for column in reading.impute
+        if own.columns[column].kind is None
+    ]
+    return Schema(label_column, form, names, kinds, levels, reading.impute), notes
+
+
+def _with_imputed(sites: Summaries, reading: Reading) -> Summaries:
+    """The summaries with every column that a site may lack; one that all lack is a mistake."""
+    every = dict.fromkeys(column for own in sites.values() for column in own.columns)
+    known = [
+        c for c in every if any(own.columns[c].kind for own in sites.values() if c in own.columns)
+    ]
+    for column in reading.impute:
+        if column not in known:
+            raise OptionError(
+                f"Expected `impute` to name columns that some site has, but got {column!r}."
+                f"{nearest(column, known)} Columns: {', '.join(map(repr, known))}."
+            )
+    order = reading.columns or tuple(every)
+    return {site: own.with_empty(reading.impute).of(order) for site, own in sites.items()}
 
 
 def shared_columns(sites: Summaries) -> list[str]:
@@ -431,8 +479,8 @@ def common_columns(sites: Summaries) -> list[str]:
                 for site, missing in lacking.items()
                 if missing
             ),
-            f"add them, or choose among the columns that all have with `columns`: "
-            f"{','.join(shared_columns(sites))}",
+            f"add them, name those that may be missing in `impute`, or choose among the columns "
+            f"that all have with `columns`: {','.join(shared_columns(sites))}",
         )
     return everywhere
 
