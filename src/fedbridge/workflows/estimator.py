@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -36,14 +37,20 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
     validate_data,
 )
 
-from fedbridge.base.errors import DataError, OptionError
+from fedbridge.base.errors import DataError, EmptyColumnError, OptionError
+from fedbridge.base.options import check_choice
 from fedbridge.base.text import console
 from fedbridge.data.arrays import as_features
 from fedbridge.data.labels import as_values
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.tables.cells import CellTable, as_table
-from fedbridge.data.tables.load import check_categories
-from fedbridge.data.tables.preprocessing import NumericColumn, fit_preprocessing, imputation_notes
+from fedbridge.data.tables.load import STANDARDISED, check_categories
+from fedbridge.data.tables.preprocessing import (
+    NumericColumn,
+    Standardise,
+    fit_preprocessing,
+    imputation_notes,
+)
 from fedbridge.data.tables.schema import Reading, agree, column_names, summarise
 from fedbridge.data.task import Site, UntestedTask, check_target_name, distant_site
 from fedbridge.workflows.finished import save_run
@@ -51,14 +58,16 @@ from fedbridge.workflows.predict import SavedModel
 from fedbridge.workflows.run import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fedbridge.data.tables.preprocessing import Preprocessing, Standardise
-    from fedbridge.federation.loop import Callback
+    from fedbridge.data.tables.cells import Text
+    from fedbridge.data.tables.preprocessing import Preprocessing
+    from fedbridge.data.tables.schema import TableSummary
+    from fedbridge.federation.loop import Callback, RunResult
     from fedbridge.federation.method import Method
 
     Names = NDArray[np.str_]
@@ -79,7 +88,7 @@ AS_NUMBERS: dict[str, Any] = {"ensure_all_finite": "allow-nan", "allow_nd": True
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What both estimators have in common."""
 
-    run_: Any
+    run_: RunResult
     target_: str
     preprocessing_: Preprocessing | None
 
@@ -144,12 +153,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             y: what to predict of every row.
             sites: whose row it is; None if all are the target's.
         """
+        check_choice("standardise", self.standardise, get_args(Standardise))
         x, labels = self._checked(X, y)
         whose, target = self._sites(sites, len(labels))
         codes, class_names = self._coded(labels)
         task = self._task(x, codes, class_names, whose, target, getattr(y, "name", None))
         with self._progress() as callbacks:
-            self.run_ = run(
+            result = run(
                 task,
                 self._method_for(task),
                 self.rounds,
@@ -158,6 +168,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 workers=self.workers,
                 **self._options,
             )
+        given = {"standardise": self.standardise, "categorical": column_names(self.categorical)}
+        known = {"task": task.name, "target": target, "options": given}
+        self.run_ = replace(result, config={**result.config, "loaded_as": known})
         self.target_ = target
         return self
 
@@ -275,12 +288,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             table.rows,
         )
         training = {site: nothing.take(own) for site, own in rows.items()}
-        schema, notes = agree(
-            {site: summarise(own, site, reading) for site, own in training.items()}, reading
-        )
-        for column, levels in schema.levels.items():
-            present = int((table[column] != "").sum())
-            check_categories(column, len(levels), present, reading, instead="leave it out of X")
+        summaries = {site: summarise(own, site, reading) for site, own in training.items()}
+        for column in table.names:
+            _check_column(column, table[column], summaries.values(), reading)
+        schema, notes = agree(summaries, reading)
         fitted = fit_preprocessing(
             training,
             schema.kinds,
@@ -290,7 +301,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             class_names=class_names,
         )
         inputs = {site: fitted[site].encode(own) for site, own in training.items()}
-        return inputs, fitted[target], [*notes, *imputation_notes(training, fitted)]
+        return (
+            inputs,
+            fitted[target],
+            [
+                *notes,
+                STANDARDISED[self.standardise],
+                *imputation_notes(training, fitted),
+            ],
+        )
 
     def _cells(self, x: Any, *, numbers: bool) -> CellTable:
         """Rows as a table with the names of training; an array may be known to hold ``numbers``."""
@@ -322,9 +341,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         from rich.progress import Progress
 
         with Progress(console=console(stderr=True), transient=True) as bar:
-            total = self.rounds + self._options.get("warmup", 0)
-            rounds = bar.add_task(f"{type(self).__name__}: rounds", total=total)
-            yield [lambda line: bar.advance(rounds)]
+            rounds = bar.add_task(f"{type(self).__name__}: rounds", total=None)
+            yield [
+                lambda line: bar.update(rounds, total=self.rounds, completed=max(0, line["round"]))
+            ]
 
     def _outputs(self, x: Any) -> Tensor:
         """What the target's model says of new rows."""
@@ -465,6 +485,19 @@ def target_folds(
     kind = StratifiedKFold if classes else KFold
     dealt = kind(n_splits, shuffle=True, random_state=seed).split(mine, labels)
     return [(np.sort(np.concatenate([others, mine[rest]])), mine[test]) for rest, test in dealt]
+
+
+def _check_column(
+    column: str, cells: Text, sites: Iterable[TableSummary], reading: Reading
+) -> None:
+    """Refuse a column that nothing can be learned from, in words that fit here."""
+    present = int((cells != "").sum())
+    if not present:
+        raise EmptyColumnError(
+            f"Expected values in column {column!r}, but it is empty in all rows: leave it out of X."
+        )
+    levels = {level for own in sites for level in own.columns[column].levels}
+    check_categories(column, len(levels), present, reading, instead="leave it out of X")
 
 
 def _site_names(sites: Any) -> Names:
