@@ -360,9 +360,27 @@ class TestWhatIsLeft:
         again = eval(call, {"fedbridge": fb, "X": coded, "y": y, "sites": sites})
         assert (again.predict_proba(coded) == model.predict_proba(coded)).all()
 
+    @pytest.mark.parametrize("method", ["auto", "alone-forest", "fedavg", "ditto"])
+    def test_values_are_saved_too(self, tmp_path, method):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(60, 3))
+        sites = np.array(["A", "T"])[np.arange(60) % 2]
+        model = fb.FederatedRegressor(method, rounds=2, model="mlp:4", target="T")
+        model.fit(x, x[:, 0], sites=sites)
+        found = fb.predict(model.save(tmp_path / "run"), x)
+        assert np.allclose(found["prediction"], model.predict(x), atol=1e-6)
+
     def test_an_unfitted_one_is_not_saved(self, tmp_path):
         with pytest.raises(sklearn.exceptions.NotFittedError):
             classifier().save(tmp_path / "run")
+
+    def test_a_fit_that_fails_leaves_no_half_of_an_earlier_one(self, table):
+        x, y, sites = table
+        model = classifier().fit(x, y, sites=sites)
+        with pytest.raises(OptionError):
+            model.set_params(lr=-1).fit(x, y == "ill", sites=sites)
+        with pytest.raises(sklearn.exceptions.NotFittedError):
+            model.predict(x)
 
 
 def grid_choice(grid):

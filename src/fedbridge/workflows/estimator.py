@@ -153,6 +153,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             y: what to predict of every row.
             sites: whose row it is; None if all are the target's.
         """
+        if hasattr(self, "run_"):
+            del self.run_  # what fails below leaves no half of an earlier fit
         check_choice("standardise", self.standardise, get_args(Standardise))
         x, labels = self._checked(X, y)
         whose, target = self._sites(sites, len(labels))
