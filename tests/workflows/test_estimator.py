@@ -197,6 +197,12 @@ class TestTables:
         with pytest.warns(UserWarning, match="categories that training never saw"):
             model.predict(x.assign(sex="x"))
 
+    def test_a_column_without_a_name_is_left_out(self, table):
+        x, y, sites = table
+        read = x.assign(**{"Unnamed: 0": np.arange(90)})
+        model = classifier().fit(read, y, sites=sites)
+        assert (model.predict_proba(read) == classifier().fit(x, y, sites).predict_proba(x)).all()
+
     def test_labels_may_be_called_like_a_column(self, table):
         x, y, sites = table
         named = x.rename(columns={"age": "disease", "sex": "y"})
@@ -230,6 +236,18 @@ class TestScikitLearnsTools:
             classifier(lrr=0.1).fit(x, y)
         with pytest.raises(OptionError, match="`standardise`"):
             classifier(standardise="no").fit(x, y)
+        with pytest.raises(OptionError, match="`engine`"):
+            classifier(engine="flower").fit(x, y)
+
+    def test_the_options_of_a_run_are_options_here(self, table, tmp_path):
+        x, y, sites = table
+        model = classifier(method="fedda", out=tmp_path / "run", protocol="paper")
+        model.fit(x, y, sites=sites)
+        assert model.run_.config["settings"]["weights"] == "samples"
+        found = fb.predict(tmp_path / "run", x)
+        assert (found["prediction"] == model.predict(x)).all()
+        later = model.save(tmp_path / "later")
+        assert (later / "config.toml").read_text() == (tmp_path / "run/config.toml").read_text()
 
     def test_cross_validation_with_routing_scores_the_target(self, table):
         x, y, sites = table

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
@@ -156,12 +155,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if hasattr(self, "run_"):
             del self.run_  # what fails below leaves no half of an earlier fit
         check_choice("standardise", self.standardise, get_args(Standardise))
+        check_choice("engine", self._options.get("engine", "local"), ("local",))
         x, labels = self._checked(X, y)
         whose, target = self._sites(sites, len(labels))
         codes, class_names = self._coded(labels)
         task = self._task(x, codes, class_names, whose, target, getattr(y, "name", None))
         with self._progress() as callbacks:
-            result = run(
+            self.run_ = run(
                 task,
                 self._method_for(task),
                 self.rounds,
@@ -170,9 +170,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 workers=self.workers,
                 **self._options,
             )
-        given = {"standardise": self.standardise, "categorical": column_names(self.categorical)}
-        known = {"task": task.name, "target": target, "options": given}
-        self.run_ = replace(result, config={**result.config, "loaded_as": known})
         self.target_ = target
         return self
 
@@ -251,6 +248,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         own = sites.pop(target)
         n_classes = None if class_names is None else len(class_names)
         shape, outputs = own.x.shape[1:], own.y.shape[1] if own.y.ndim > 1 else 1
+        given = {"standardise": self.standardise, "categorical": column_names(self.categorical)}
+        known = {"task": type(self).__name__, "target": target, "options": given}
         return UntestedTask(
             name=type(self).__name__,
             sources=tuple(sites.values()),
@@ -258,6 +257,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             test=distant_site(f"{target} (test)", 0, shape, n_classes=n_classes, outputs=outputs),
             n_classes=n_classes,
             class_names=class_names,
+            manifest={"loaded_as": known},
             preprocessing=self.preprocessing_,
             notes=tuple(notes),
         )
@@ -291,7 +291,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         )
         training = {site: nothing.take(own) for site, own in rows.items()}
         summaries = {site: summarise(own, site, reading) for site, own in training.items()}
-        for column in table.names:
+        for column in summaries[target].columns:
             _check_column(column, table[column], summaries.values(), reading)
         schema, notes = agree(summaries, reading)
         fitted = fit_preprocessing(
