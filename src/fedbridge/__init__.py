@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.comparison import Comparison
     from fedbridge.workflows.compare import compare
+    from fedbridge.workflows.estimator import (
+        FederatedClassifier,
+        FederatedRegressor,
+        target_folds,
+    )
     from fedbridge.workflows.finished import LoadedRun, load_run, predict
     from fedbridge.workflows.run import run
 
@@ -35,6 +40,8 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FedbridgeError",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "FederatedTask",
     "Geometry",
     "LoadedRun",
@@ -57,6 +64,7 @@ __all__ = [
     "predict",
     "rules",
     "run",
+    "target_folds",
     "theory",
 ]
 
@@ -75,6 +83,7 @@ _WHERE = {
     "federation.loop": ("RunResult",),
     "runs.comparison": ("Comparison",),
     "workflows.compare": ("compare",),
+    "workflows.estimator": ("FederatedClassifier", "FederatedRegressor", "target_folds"),
     "workflows.finished": ("LoadedRun", "load_run", "predict"),
     "workflows.run": ("run",),
 }

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from fedbridge.base.errors import DataError, NonFiniteError, ShapeError, UnknownTargetError
-from fedbridge.data.task import FederatedTask, Site, check_target_name
+from fedbridge.data.task import (
+    FederatedTask,
+    Site,
+    UntestedTask,
+    check_target_name,
+    distant_site,
+)
 
 DOMAINS = ("+90%", "+80%", "-90%", "Real World", "va")
 
@@ -45,6 +51,16 @@ def test_a_regression_task_has_as_many_outputs_as_values():
             n_classes=None,
         )
         assert (made.kind, made.outputs) == ("regression", outputs)
+
+
+def test_a_task_may_train_on_all_rows_and_need_no_source():
+    nothing = distant_site("T (test)", 0, (4,), n_classes=3)
+    made = UntestedTask("t", (), site("T"), nothing, 3)
+    assert (made.source_names, len(made.test), made.outputs) == ((), 0, 3)
+    with pytest.raises(DataError, match="labels from 0 to 2"):
+        UntestedTask("t", (), site("T", (0, 3)), nothing, 3)
+    with pytest.raises(DataError, match="at least one source"):
+        task(sources=())
 
 
 def test_a_task_survives_the_way_to_a_worker():

@@ -7,6 +7,8 @@ import torch
 
 import fedbridge as fb
 from fedbridge.base.errors import DataError, OptionError, ShapeError
+from fedbridge.runs.folder import RunFolder, RunFolderError
+from fedbridge.workflows.finished import save_run
 
 QUICK = {"method": "fedda", "rounds": 2, "workers": 1}
 
@@ -148,3 +150,20 @@ class TestLoadRun:
 def test_wrong_types_give_our_errors(call, said):
     with pytest.raises(fb.FedbridgeError, match=said):
         call()
+
+
+def test_a_run_in_memory_is_saved_as_a_folder(ran, new, tmp_path):
+    result, task = ran
+    kept = fb.run(task, **QUICK)
+    out = save_run(kept, tmp_path / "later")
+    assert RunFolder(out).config() == RunFolder(result.out).config()
+    assert [*fb.load_run(out).history["accuracy"]] == [line["accuracy"] for line in result.history]
+    pd.testing.assert_frame_equal(fb.predict(out, new), fb.predict(result, new))
+    RunFolder(out).verify()
+    assert "accuracy" in (out / "report.html").read_text()
+    with pytest.raises(RunFolderError, match="already holds this run"):
+        save_run(kept, out)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds other files"):
+        save_run(kept, tmp_path / "other")

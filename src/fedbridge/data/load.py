@@ -57,7 +57,7 @@ from fedbridge.data.protocols import FAIR, data_options, entries, follow
 from fedbridge.data.split import SplitOptions
 from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.data.tables.load import TABLE_FILES, table_task
-from fedbridge.data.task import chosen_sources, keep_sources, with_positive
+from fedbridge.data.task import UntestedTask, chosen_sources, keep_sources, with_positive
 from fedbridge.models.resnet import PRETRAINED, RESNETS, imagenet_file
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def under_protocol(task: FederatedTask, protocol: str) -> FederatedTask:
     asked: Any = task.manifest.get("loaded_as")
     if protocol == task.protocol:
         return task
-    if asked is None:
+    if asked is None or isinstance(task, UntestedTask):  # rows from memory
         return follow(task, protocol)
     options = {**asked["options"], PROTOCOL: protocol}
     return load_task(asked["task"], asked["target"], cast("int", task.manifest["seed"]), **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -121,9 +121,10 @@ class FederatedTask:
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     notes: tuple[str, ...] = ()
     one_class: bool = False
+    needs_source: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.sources:
+        if self.needs_source and not self.sources:
             raise DataError(
                 f"Expected at least one source beside the target {self.target.name!r}, but got "
                 f"none: a federation needs a partner."
@@ -338,6 +339,20 @@ class DistantTask(FederatedTask):
                 f"Expected a target and at least one source, each with its own name, but got "
                 f"{', '.join(names)}."
             )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UntestedTask(FederatedTask):
+    """A task of which every row trains: somebody else tests what comes out.
+
+    ``test`` is a site without rows (``distant_site``), so nothing is measured. There may be no
+    source either, for methods that need none.
+    """
+
+    needs_source: ClassVar[bool] = False
+
+    def _labelled_sites(self) -> tuple[Site, ...]:
+        return (*self.sources, self.target)
 
 
 def distant_site(

@@ -40,7 +40,7 @@ class Evaluation:
     """What a model is worth to the target.
 
     Attributes:
-        test: on the test split; None if the target did not answer.
+        test: on the test split; None if there is none, or the target did not answer.
         validation: loss on rows set aside for early stopping, if there are any.
     """
 

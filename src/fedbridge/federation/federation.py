@@ -166,9 +166,9 @@ class Federation:
         )
 
     def participants(self, round: int) -> list[int]:
-        """Sources (from 0) that take part in a round: a seeded choice, never nobody."""
+        """Sources (from 0) that take part in a round: a seeded choice, nobody only of nobody."""
         count = max(1, round_half_up(self.settings.participation * self.n_sources))
-        if count == self.n_sources:
+        if count >= self.n_sources:
             return list(range(self.n_sources))
         chooser = np.random.default_rng(seed_of(self.seed, round, 0, CHOOSING))
         return sorted(chooser.choice(self.n_sources, count, replace=False).tolist())

@@ -64,6 +64,7 @@ class RunResult:
         input_shape: shape of one sample, as the model takes it.
         class_names: names of the classes by the model's outputs; None for regression.
         preprocessing: how new rows become samples; None where they are samples already.
+        config: what was run, as in ``config.toml``.
     """
 
     accuracy: float | None
@@ -74,6 +75,7 @@ class RunResult:
     input_shape: tuple[int, ...] = ()
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -83,6 +85,7 @@ class RunResult:
         summary: dict[str, Any],
         model: nn.Module,
         out: Path | None,
+        config: Mapping[str, Any],
     ) -> RunResult:
         """The result of a run on a task, of which it keeps no row."""
         names = None
@@ -97,6 +100,7 @@ class RunResult:
             task.input_shape,
             names,
             task.preprocessing,
+            config,
         )
 
     def __repr__(self) -> str:
@@ -236,7 +240,7 @@ class Run:
         if folder is not None and not (finished and folder.is_whole()):
             self._write_result(folder, federation, result, delivered, summary)
         out = None if folder is None else folder.path
-        return RunResult.of(self.task, self.history, summary, delivered, out)
+        return RunResult.of(self.task, self.history, summary, delivered, out, self.config())
 
     def _write_result(
         self,

@@ -161,7 +161,8 @@ class Rehearsal:
         if kept:
             self._write_end(model, summary, history[-1]["round"])
             folder.seal()
-        return RunResult.of(self.task, history, summary, model, folder.path if kept else None)
+        out = folder.path if kept else None
+        return RunResult.of(self.task, history, summary, model, out, config)
 
     def _model_file(self) -> Path:
         """The coordinator's model or, where the target decides on one itself, the target's.

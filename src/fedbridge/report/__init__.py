@@ -187,7 +187,9 @@ class AllResultFiles(ResultPages):
 
     def before_result(self, run: FinishedRun) -> None:
         """The outputs on the test rows too."""
-        keep_outputs(run.folder, run.federation.predict(run.state, run.task.test), run.task.test)
+        if len(run.task.test):
+            outputs = run.federation.predict(run.state, run.task.test)
+            keep_outputs(run.folder, outputs, run.task.test)
         super().before_result(run)
 
 

@@ -13,7 +13,7 @@ from fedbridge.base.files import write_atomically
 from fedbridge.report.reproduce import again
 from fedbridge.report.result_tables import classes_table, measures_table, sites_table
 from fedbridge.report.tables import Column, Table, to_markdown
-from fedbridge.report.text import counted, markdown_code, markdown_text, some
+from fedbridge.report.text import NOTHING_TO_TEST, counted, markdown_code, markdown_text, some
 from fedbridge.runs.record import RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def _what_it_is(record: RunRecord) -> list[str]:
     others = len(record.sources) - len(record.absent)
     together = f"in a federation with {counted(others, 'other site')}"
     apart = "" if methods.is_bound(config["method"]) else ", whose rows stay where they are"
+    if not record.sources:
+        together, apart = "on its own rows alone", ""
     meaning = methods.summary_of(config["method"]).rstrip(".")
     early = ", stopped early" if summary["stopped_early"] else ""
     purpose = (
@@ -113,7 +115,8 @@ def _data(record: RunRecord) -> list[str]:
     test = f"Test set: {counted(summary['n_test'], 'row')}"
     if "test_is" in manifest:
         test += f" ({_text(manifest['test_is'])})"
-    blocks = [_table(sites_table(record)), f"{test}; no training saw them."]
+    test = "Test set: none." if record.all_trained else f"{test}; no training saw them."
+    blocks = [_table(sites_table(record)), test]
     if manifest.get("unlabelled"):
         blocks.append(f"Rows of the target without labels: {len(manifest['unlabelled']):,}.")
     if manifest.get("origin"):
@@ -125,6 +128,8 @@ def _data(record: RunRecord) -> list[str]:
 
 
 def _measures(record: RunRecord) -> list[str]:
+    if record.all_trained:
+        return [NOTHING_TO_TEST]
     blocks = [_table(measures_table(record))]
     if record.evidence is not None:
         blocks.append(f"**{record.evidence.sentence}**")
@@ -140,8 +145,9 @@ def _measures(record: RunRecord) -> list[str]:
 def _limits(record: RunRecord) -> list[str]:
     """What must not be concluded; the general first, then what this run shows."""
     target = _text(record.config["target"])
+    tested = "not tested" if record.all_trained else "tested on rows of that site only"
     return [
-        f"It was adapted to {target} and tested on rows of that site only: {UNKNOWN}",
+        f"It was adapted to {target} and {tested}: {UNKNOWN}",
         *LIMITS,
         *([BOUND] if methods.is_bound(record.config["method"]) else []),
         *_limits_of_classes(record),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedbridge.runs.record import RunRecord
 
 PER_LINE = 3
+ESTIMATORS = ("FederatedClassifier", "FederatedRegressor")
+"""What tasks are called whose rows an estimator was fitted to."""
 
 
 def again(record: RunRecord) -> tuple[str, bool]:
@@ -24,7 +26,8 @@ def again(record: RunRecord) -> tuple[str, bool]:
     No command can load rows or a network that came from a Python program.
     """
     config = record.config
-    if not config.get("loaded_as") or config["model"]["name"].startswith(OBJECT_MODEL):
+    by_hand = not config.get("loaded_as") or config["task"] in ESTIMATORS
+    if by_hand or config["model"]["name"].startswith(OBJECT_MODEL):
         return python_call(record), True
     return command(record), False
 
@@ -50,11 +53,16 @@ def python_call(record: RunRecord) -> str:
     name = config["model"]["name"]
     said = {"rounds": config["rounds"], "seed": config["seed"], "model": name}
     said |= {**config["settings"], **config["options"]}
+    call, first, last = "run", ["task"], ""
+    if config["task"] in ESTIMATORS:
+        call, first = config["task"], []
+        last = ".fit(X, y, sites)" if config["sources"] else ".fit(X, y)"
+        said |= {"target": config["target"], **config.get("loaded_as", {}).get("options", {})}
     values = {key: repr(value) for key, value in said.items()}
     if name.startswith(OBJECT_MODEL):
         values["model"] = "model"
-    words = [f"    {key}={value}," for key, value in values.items()]
-    return "\n".join([f"fedbridge.run(\n    task,\n    {config['method']!r},", *words, ")"])
+    given = [*first, repr(config["method"]), *(f"{key}={value}" for key, value in values.items())]
+    return "\n".join([f"fedbridge.{call}(", *(f"    {one}," for one in given), f"){last}"])
 
 
 def comparison_command(record: ComparisonRecord) -> str | None:

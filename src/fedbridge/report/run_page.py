@@ -39,6 +39,7 @@ from fedbridge.report.result_tables import (
 from fedbridge.report.tables import Cell, Column, Line, Table
 from fedbridge.report.text import (
     MISSING,
+    NOTHING_TO_TEST,
     Html,
     Piece,
     counted,
@@ -104,6 +105,12 @@ def _verdict(record: RunRecord) -> Html:
     who = f"{config['method']} for {config['target']}"
     if not result:
         return paragraph(f"{who}: no round is finished yet.", class_="verdict")
+    if record.all_trained:
+        return markup(
+            paragraph(f"{who}: not tested", class_="verdict"),
+            note(NOTHING_TO_TEST),
+            None if record.said is None else paragraph(record.said, class_="note"),
+        )
     interval = record.interval(result.get("accuracy"))
     if record.regression:
         reached, explained = f"squared error {number(result.get('loss'))}", "; smaller is better"

@@ -15,6 +15,10 @@ from typing import TypeAlias
 from fedbridge.base.text import one_line
 
 MISSING = "–"
+NOTHING_TO_TEST = (
+    "All rows trained and none was left to test: how good the model is can be told by rows that it "
+    "has never seen."
+)
 
 _MARKDOWN = str.maketrans(
     {character: f"\\{character}" for character in r"\`*_[]|~$#"}

@@ -253,6 +253,11 @@ class RunRecord:
             return int(self.summary["n_test"])
         return len(self.manifest["test"]) if "test" in self.manifest else None
 
+    @property
+    def all_trained(self) -> bool:
+        """Whether no row was left to test, so that nothing was measured."""
+        return self.n_test == 0 and self.result.get("loss") is None
+
     def interval(self, accuracy: float | None) -> tuple[float, float] | None:
         """Confidence interval of an accuracy on this run's test set."""
         if accuracy is None or not self.n_test:

@@ -196,7 +196,7 @@ class Workbench:
         """What a model is worth, by the target's test split and the rows set aside."""
         aside = self.validation
         return Evaluation(
-            self.measure(state, self.test, round=round),
+            self.measure(state, self.test, round=round) if len(self.test.x) else None,
             None if aside is None else self.measure(state, aside, round=round).loss,
         )
 

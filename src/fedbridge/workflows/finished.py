@@ -15,7 +15,9 @@ import pandas as pd
 from fedbridge.base.errors import OptionError
 from fedbridge.base.text import block
 from fedbridge.federation.loop import RunResult, run_lines
+from fedbridge.report import write_model_card, write_report
 from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.lock import folder_lock
 from fedbridge.workflows.predict import SavedModel, load_model, predict_with
 
 if TYPE_CHECKING:
@@ -91,6 +93,26 @@ def load_run(
     summary = folder.summary(whole=True)
     assert summary is not None  # or there would be no model
     return LoadedRun(folder.path, pd.DataFrame(folder.history()), summary, saved)
+
+
+def save_run(result: RunResult, out: str | Path) -> Path:
+    """Write a run that was kept in memory into a new folder, which is returned.
+
+    It is that of ``run`` with ``out``, but for what a result does not hold: which rows were where,
+    the outputs on test rows, and checkpoints.
+    """
+    folder, config = RunFolder(Path(out)), dict(result.config)
+    folder.check(config, resume=False)
+    with folder_lock(folder.path):
+        folder.rewind(result.history)
+        folder.write_config(config)
+        if result.preprocessing is not None:
+            folder.write_preprocessing(result.preprocessing.to_json(), config)
+        write_model_card(folder.path, result.summary)
+        folder.write_result(result.model, result.summary, config)
+        write_report(folder.path, unchecked=True)
+        folder.seal()
+    return folder.path
 
 
 def predict(
