@@ -64,6 +64,7 @@ class RunResult:
         input_shape: shape of one sample, as the model takes it.
         class_names: names of the classes by the model's outputs; None for regression.
         preprocessing: how new rows become samples; None where they are samples already.
+        in_pixels: whether samples are images of bytes, of which the model gets 255ths.
     """
 
     accuracy: float | None
@@ -74,6 +75,7 @@ class RunResult:
     input_shape: tuple[int, ...] = ()
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
+    in_pixels: bool = False
 
     @classmethod
     def of(
@@ -97,6 +99,7 @@ class RunResult:
             task.input_shape,
             names,
             task.preprocessing,
+            task.in_pixels,
         )
 
     def __repr__(self) -> str:
