@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.comparison import Comparison
     from fedbridge.workflows.compare import compare
+    from fedbridge.workflows.export import export
     from fedbridge.workflows.finished import LoadedRun, load_run, predict
     from fedbridge.workflows.run import run
 
@@ -49,6 +50,7 @@ __all__ = [
     "compare",
     "errors",
     "estimate",
+    "export",
     "load_run",
     "load_task",
     "measure",
@@ -75,6 +77,7 @@ _WHERE = {
     "federation.loop": ("RunResult",),
     "runs.comparison": ("Comparison",),
     "workflows.compare": ("compare",),
+    "workflows.export": ("export",),
     "workflows.finished": ("LoadedRun", "load_run", "predict"),
     "workflows.run": ("run",),
 }
