@@ -21,7 +21,7 @@ from fedbridge.base.errors import ModelError, OptionError
 from fedbridge.base.files import StorageError
 from fedbridge.cli.main import main
 from fedbridge.data.images.preprocessing import decode_image
-from fedbridge.data.tables.preprocessing import ByOwnRows
+from fedbridge.data.tables.preprocessing import ByOwnRows, CodedColumn, Preprocessing
 from fedbridge.models.build import BUILT_IN, build_model
 from fedbridge.runs.folder import RunFolderError
 from fedbridge.training.blend import Blended
@@ -192,6 +192,7 @@ class TestTables:
     @pytest.mark.parametrize("method", ["auto", "alone-forest", "alone-logistic", "knn-per", "mme"])
     def test_methods_that_deliver_more_than_the_network(self, table, tmp_path, method):
         run = trained(table, tmp_path / "r", method=method, task={"n_target": 20})
+        assert isinstance(fb.load_run(run).model, Blended) == (method == "auto")
         fb.export(run, onnx=tmp_path / "m.onnx")
         session = ort.InferenceSession(tmp_path / "m.onnx")
         new = patients(30, seed=9)
@@ -214,6 +215,18 @@ class TestTables:
             }
         )
         same_as_predict(session, columns_of(session, frame), tmp_path / "r", frame)
+
+    def test_codes_are_scaled_without_their_first_level(self):
+        code = CodedColumn("code", "b", ("a", "b", "c"), (0.2, 0.7), (0.5, 2.0))
+        how = Preprocessing("a", (code,), "ill", ("no", "yes"))
+        saved = SavedModel(nn.Linear(2, 2), (2,), how.class_names, how)
+        session = ort.InferenceSession(onnx_graph.onnx_model(saved).content)
+        cells = np.array([["a"], ["b"], ["c"], [""], ["d"]], dtype=object)
+        with pytest.warns(UserWarning, match="never saw"):
+            expected = predict_with(saved, pd.DataFrame(cells, columns=["code"])).probabilities
+        np.testing.assert_allclose(
+            answers(session, {"code": cells})["probabilities"], expected, **CLOSE
+        )
 
     def test_rows_that_are_scaled_by_themselves_have_no_graph(self, run):
         loaded = fb.load_run(run)
