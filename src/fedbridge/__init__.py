@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FederatedRegressor,
         target_folds,
     )
+    from fedbridge.workflows.export import export
     from fedbridge.workflows.finished import LoadedRun, load_run, predict
     from fedbridge.workflows.run import run
 
@@ -56,6 +57,7 @@ __all__ = [
     "compare",
     "errors",
     "estimate",
+    "export",
     "load_run",
     "load_task",
     "measure",
@@ -84,6 +86,7 @@ _WHERE = {
     "runs.comparison": ("Comparison",),
     "workflows.compare": ("compare",),
     "workflows.estimator": ("FederatedClassifier", "FederatedRegressor", "target_folds"),
+    "workflows.export": ("export",),
     "workflows.finished": ("LoadedRun", "load_run", "predict"),
     "workflows.run": ("run",),
 }

@@ -145,7 +145,7 @@ def refuse_overwriting(out: Path, inputs: Iterable[Path]) -> None:
                 if os.path.samestat(file.stat(), there):
                     raise StorageError(
                         f"Expected another file than the input to write to, but {str(out)!r} is "
-                        f"{str(file)!r}: choose another with --out."
+                        f"{str(file)!r}: choose another file."
                     )
 
 

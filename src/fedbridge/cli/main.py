@@ -16,6 +16,7 @@ from fedbridge.cli import (
     compare,
     data,
     deploy,
+    export,
     names,
     predict,
     report,
@@ -78,7 +79,8 @@ def build_parser() -> Parser:
     add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     compare.add_demo(commands)
-    for family in (advise, run, compare, reproduce, watch, predict, report, data, deploy, names):
+    of_runs = (advise, run, compare, reproduce, watch, predict, export, report)
+    for family in (*of_runs, data, deploy, names):
         family.add(commands)
     return parser
 

@@ -17,29 +17,19 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", type=shared.place)
     parser.add_argument("new_data", metavar="NEW_DATA", type=shared.place)
     parser.add_argument("--out", type=shared.place, metavar="FILE", help="CSV to write")
-    parser.add_argument(
-        "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
-    )
-    parser.add_argument(
-        "--method", metavar="MODULE:NAME", help="the run's own method, if you trust that code"
-    )
     parser.add_argument("--decimal", help="of the new table, if it is another than in training")
     parser.add_argument("--thousands", help="the same")
     parser.add_argument("--percent", action="store_true", default=None, help="the same")
-    shared.add_plugin(parser)
-    shared.add_unchecked(parser)
+    shared.add_saved_run(parser)
 
 
 def predict_command(args: Namespace) -> int:
     """Predict, and write a CSV or JSON."""
     with shared.results_only(args):
         from fedbridge.base.files import refuse_overwriting, write_atomically
-        from fedbridge.methods import known_as
         from fedbridge.workflows.predict import inputs_of, predict
 
-        shared.run_plugins(args)
-        if args.method is not None:
-            known_as(args.method)
+        shared.run_own_code(args)
         if args.out is not None:
             refuse_overwriting(args.out, inputs_of(args.run_dir, args.new_data))
         spelt = {name: getattr(args, name) for name in ("decimal", "thousands", "percent")}

@@ -196,6 +196,27 @@ def add_plugin(parser: Parser) -> None:
     )
 
 
+def add_saved_run(parser: Parser) -> None:
+    """Options of commands that open a finished run's model."""
+    parser.add_argument(
+        "--model", metavar="MODULE:FUNCTION", help="the run's own model, if you trust that code"
+    )
+    parser.add_argument(
+        "--method", metavar="MODULE:NAME", help="the run's own method, if you trust that code"
+    )
+    add_plugin(parser)
+    add_unchecked(parser)
+
+
+def run_own_code(args: Namespace) -> None:
+    """Make the methods known that ``add_saved_run`` lets a user name."""
+    from fedbridge.methods import known_as
+
+    run_plugins(args)
+    if args.method is not None:
+        known_as(args.method)
+
+
 def run_plugins(args: Namespace) -> None:
     """Make what the files of ``--plugin`` bring known by name."""
     from fedbridge.methods import add_plugin

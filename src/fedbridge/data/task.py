@@ -241,6 +241,11 @@ class FederatedTask:
         return tuple(self.target.x.shape[1:])
 
     @property
+    def in_pixels(self) -> bool:
+        """Whether samples are images of bytes, of which a model gets 255ths."""
+        return self.target.x.dtype == torch.uint8
+
+    @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of one label: ``()`` for a class or a single value."""
         return tuple(self.target.y.shape[1:])

@@ -65,6 +65,7 @@ class RunResult:
         class_names: names of the classes by the model's outputs; None for regression.
         preprocessing: how new rows become samples; None where they are samples already.
         config: what was run, as in ``config.toml``.
+        in_pixels: whether samples are images of bytes, of which the model gets 255ths.
     """
 
     accuracy: float | None
@@ -76,6 +77,7 @@ class RunResult:
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    in_pixels: bool = False
 
     @classmethod
     def of(
@@ -101,6 +103,7 @@ class RunResult:
             names,
             task.preprocessing,
             config,
+            task.in_pixels,
         )
 
     def __repr__(self) -> str:

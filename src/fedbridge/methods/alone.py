@@ -242,7 +242,8 @@ class Forest(nn.Module):
         """Logarithms of the mean shares, or mean values."""
         rows = x.flatten(1).float().double()
         trees = torch.arange(TREES, device=rows.device)
-        at = torch.zeros(len(rows), TREES, dtype=torch.int64, device=rows.device)
+        # `len` would fix the number of rows of an exported graph
+        at = torch.zeros(rows.shape[0], TREES, dtype=torch.int64, device=rows.device)
         for _ in range(int(self.depth)):
             goes_left = rows.gather(1, self.feature[trees, at]) <= self.threshold[trees, at]
             at = torch.where(goes_left, self.left[trees, at], self.right[trees, at])

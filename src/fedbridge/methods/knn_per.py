@@ -77,9 +77,15 @@ class Memorising(nn.Module):
         outputs = cast("Tensor", head(seen))
         if self.training:
             return outputs
-        distances = torch.cdist(seen.flatten(1).double(), self.keys.double()).square()
+        distances = squared_distances(seen.flatten(1).double(), self.keys.double())
         near = vote(distances, self.votes, int(self.neighbours), float(self.scale))
         return blend(outputs, near, float(self.share))
+
+
+def squared_distances(rows: Tensor, others: Tensor) -> Tensor:
+    """Of every row to each of the others, by ``‖a‖² + ‖b‖² − 2 a·b``, which any runtime can do."""
+    lengths = rows.square().sum(1, keepdim=True) + others.square().sum(1)
+    return (lengths - 2 * rows @ others.T).clamp(min=0)
 
 
 def vote(distances: Tensor, votes: Tensor, neighbours: int, scale: float) -> Tensor:
@@ -165,7 +171,7 @@ class KnnPer(RuleMethod):
         keys = federation.predict(self.state, site, _features, rows)
         outputs = federation.predict(self.state, site, _outputs, rows)
         votes = functional.one_hot(labels, federation.task.n_classes).float()
-        distances = torch.cdist(keys.double(), keys.double()).square()
+        distances = squared_distances(keys.double(), keys.double())
         distances.fill_diagonal_(torch.inf)
         scale = keys.shape[1] * self.scale
         share = self.share

@@ -28,7 +28,7 @@ from fedbridge.data.rows import in_batches
 from fedbridge.runs import shapes
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
-from fedbridge.runs.shapes import CHECKPOINT, CONFIG, ROUND, SUMMARY, misfit, partly
+from fedbridge.runs.shapes import CHECKPOINT, CONFIG, MANIFEST, ROUND, SUMMARY, misfit, partly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +47,9 @@ MAY_DIFFER = ("rounds", "version", "loaded_as")
 """Entries of the configuration that may change when a run is taken up again."""
 RESULTS = ("checksums.json", "summary.json", "test.safetensors", "model-card.md")
 """Files that tell how good the model of a finished run is; the first goes first."""
+
+PIXELS = "uint8"
+"""What the values of a run are whose samples are images of bytes; the manifest says so."""
 
 CHECKSUMS = "checksums.json"
 SEALED = (
@@ -216,6 +219,10 @@ class RunFolder:
             check_shape(lines[-1], ROUND, file, "line of rounds")
         return lines
 
+    def manifest(self) -> dict[str, Any] | None:
+        """Which rows are where; None if nobody knows, as of a target's own copy of its model."""
+        return read_record(self.path / "manifest.json", MANIFEST, kind="manifest")
+
     def add_round(self, line: dict[str, Any], *, flush: bool = True) -> None:
         """Append a round to the history, and flush it to disk before its checkpoint."""
         append_line(self.path / "history.jsonl", to_json(line), flush=flush)
@@ -252,7 +259,9 @@ class RunFolder:
 
     def write_task(self, task: FederatedTask, config: Mapping[str, Any]) -> None:
         """Which rows are where, and how new rows are to be treated; both say of which run."""
-        write_atomically(self.path / "manifest.json", to_json(dict(task.manifest), indent=1))
+        pixels = {"values": PIXELS} if task.in_pixels else {}
+        manifest = to_json({**task.manifest, **pixels}, indent=1)
+        write_atomically(self.path / "manifest.json", manifest)
         if task.preprocessing is not None:
             self.write_preprocessing(task.preprocessing.to_json(), config)
 

@@ -17,8 +17,7 @@ from fedbridge.base.files import read_bytes, write_atomically
 from fedbridge.evaluation.diagnostics import Diagnosis, diagnose
 from fedbridge.evaluation.intervals import Evidence, WithInterval, evidence, wilson_interval
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
-from fedbridge.runs.folder import RunFolder, RunFolderError, read_record
-from fedbridge.runs.shapes import MANIFEST
+from fedbridge.runs.folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -323,9 +322,8 @@ def read_run(folder: Path) -> RunRecord:
                 f"Expected {sources} values, one per source, in {folder / 'history.jsonl'}, but "
                 f"round {line['round']} has others: restore the file."
             )
-    manifest = read_record(folder / "manifest.json", MANIFEST, kind="manifest")
     record = RunRecord(
-        config, history, run.summary(whole=True), manifest or {}, read_tested(folder)
+        config, history, run.summary(whole=True), run.manifest() or {}, read_tested(folder)
     )
     if record.summary is not None and record.summary["rounds"] != len(record.trained):
         return replace(record, summary=None)

@@ -66,7 +66,7 @@ SUMMARY: Kind = {
     "notes?": [str],
 }
 MANIFEST: Kind = {
-    **_of(str, "origin? test_is?"),
+    **_of(str, "origin? test_is? values?"),
     **_of([object], "target? unlabelled? test?"),
     "sources?": {str: [object]},
 }

@@ -141,14 +141,17 @@ def predict(
         >>> list(found)[:3]
         ['row', 'prediction', 'probability_0']
     """
-    return predict_with(_usable(run, model, unchecked=unchecked), new).to_table()
+    return predict_with(usable(run, model, unchecked=unchecked), new).to_table()
 
 
-def _usable(run: object, model: str | None, *, unchecked: bool) -> SavedModel:
+def usable(run: object, model: str | None, *, unchecked: bool) -> SavedModel:
+    """The model of whatever stands for a finished run; of a folder after its checksums."""
     if isinstance(run, LoadedRun):
         return run.saved
     if isinstance(run, RunResult):
-        return SavedModel(run.model, run.input_shape, run.class_names, run.preprocessing)
+        return SavedModel(
+            run.model, run.input_shape, run.class_names, run.preprocessing, run.in_pixels
+        )
     if isinstance(run, str | Path):
         return load_model(run, model=model, unchecked=unchecked)
     raise OptionError(

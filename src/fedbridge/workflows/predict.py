@@ -36,7 +36,7 @@ from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
 from fedbridge.models import build_model, is_built_in, without_weights
 from fedbridge.models.weights import stored_tensors
-from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, run_id
+from fedbridge.runs.folder import FORMAT, PIXELS, RunFolder, RunFolderError, run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,6 +119,7 @@ class SavedModel:
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...] | None
     preprocessing: Preprocessing | ImagePreprocessing | None
+    in_pixels: bool = False
 
     def outputs(self, x: Features) -> Tensor:
         """What the model returns for rows that are ready for it."""
@@ -229,7 +230,9 @@ def load_model(
             )
     restored = _method_class(config["method"], run_dir).restore(plain, tensors)
     _load_weights(restored, tensors, weights)
-    return SavedModel(restored.eval(), shape, None if n_classes is None else tuple(names), how)
+    class_names = None if n_classes is None else tuple(names)
+    in_pixels = (folder.manifest() or {}).get("values") == PIXELS
+    return SavedModel(restored.eval(), shape, class_names, how, in_pixels)
 
 
 def _method_class(name: str, run_dir: str | Path) -> type[Method]:

@@ -92,7 +92,7 @@ class ImagePreprocessing:
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one row."""
         if self.backbone is not None:
-            return (self._same_backbone().width,)
+            return (self.same_backbone().width,)
         return (1 if self.grayscale else 3, self.size, self.size)
 
     @property
@@ -124,7 +124,7 @@ class ImagePreprocessing:
         pixels = np.stack([decode_image(file, self.size, self.grayscale) for file in files])
         if self.backbone is None:
             return pixels
-        return self._same_backbone()(torch.from_numpy(pixels)).numpy()
+        return self.same_backbone()(torch.from_numpy(pixels)).numpy()
 
     def rows(self, files: Sequence[Path], site: str) -> NDArray[np.generic]:
         """The rows of many images as one array."""
@@ -166,7 +166,7 @@ class ImagePreprocessing:
                 f"({error}): run the training again."
             ) from error
 
-    def _same_backbone(self) -> Backbone:
+    def same_backbone(self) -> Backbone:
         """The backbone, if it is still the one whose features the rows are."""
         backbone = _load_backbone(str(self.backbone))
         if backbone.identity != self.identity:
