@@ -1,5 +1,6 @@
 """The page of a comparison: the table, a chart per setting, what failed and what is open."""
 
+import json
 import shlex
 
 import pytest
@@ -18,6 +19,7 @@ from report_reading import (
 )
 
 from fedbridge.report import ReportError, write_report
+from fedbridge.workflows.watch import look
 
 EVIL = "<script>alert(1)</script>"
 
@@ -225,6 +227,54 @@ def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
     assert cells(table_called(page, "failed")) == [["near", "fedgp", "0", "loss is NaN"]]
     runs = cells(table_called(page, "All runs"))
     assert [row[3] for row in runs] == ["done", "not finished", "failed", "not finished"]
+
+
+def test_runs_that_the_file_does_not_know_yet_count_as_they_do_when_watched(tmp_path):
+    entries = [cell("near", method, seed) for method in ("auto", "fedgp") for seed in (0, 1)]
+    write_comparison(tmp_path, entries, rounds=2)
+    rounds = [line(1, 2), line(2, 2, accuracy=81.0)]
+    write_run(tmp_path / entries[0]["folder"], rounds)
+    write_run(tmp_path / entries[1]["folder"], rounds[:1], rounds=2)
+    page, watched = page_of(tmp_path), look(tmp_path)
+    assert watched.counts == {"done": 1, "interrupted": 1, "waiting": 2}
+    assert "Unfinished: 1 of 4 runs so far, 3 still to come." in page.one("header").text
+    assert "3 of 4 runs are not finished." in page.text
+    assert cells(table_called(page, "Mean"))[0] == ["auto", "81.0*"]
+
+
+def test_a_finished_run_outside_of_the_folder_does_not_count(tmp_path):
+    outside = cell("near", "auto", 0) | {"folder": "../elsewhere"}
+    write_run(tmp_path / "elsewhere", [line(1, 2)])
+    write_comparison(tmp_path / "mine", [outside], rounds=1)
+    assert "0 of 1 runs so far" in page_of(tmp_path / "mine").one("header").text
+    assert "done" not in look(tmp_path / "mine").counts
+
+
+def test_the_note_on_the_control_is_found_in_files_of_older_versions(tmp_path):
+    notes = ["Accuracy.", "target-only-matched is target-only here."]
+    write_comparison(tmp_path, four_methods(), notes=notes)
+    file = tmp_path / "comparison.json"
+    content = json.loads(file.read_text())
+    del content["control_note"]
+    file.write_text(json.dumps(content))
+    text = page_of(tmp_path).text
+    assert text.count("target-only-matched is target-only here.") == 1
+
+
+def test_methods_that_lack_the_same_have_one_note(tmp_path):
+    lack = "unlabelled rows of the target; task 't' has none: give some."
+    unmet = [
+        cell(setting, method, 0, error=f"`{method}` needs {lack}") | {"unmet": True}
+        for setting in ("near", "far")
+        for method in ("kd3a", "fada", "mme")
+    ]
+    other = cell("near", "coral", 0, error="`coral` needs a head; there is none.")
+    entries = [cell("near", "auto", 0, 80.0), *unmet, other | {"unmet": True}]
+    said = [p.text for p in page_of(write_comparison(tmp_path, entries)).all("p", class_="note")]
+    assert [text for text in said if "need" in text] == [
+        f"`kd3a`, `fada` and `mme` need {lack}",
+        "`coral` needs a head; there is none.",
+    ]
 
 
 def test_only_settings_in_which_all_methods_have_finished_count(tmp_path):

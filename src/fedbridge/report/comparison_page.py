@@ -48,15 +48,12 @@ RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
     ranking, command = record.comparison.ranking(), comparison_command(record)
-    looks = _looks_of_methods(record.comparison)
+    looks, means = _looks_of_methods(record.comparison), comparison_table(record.comparison)
     return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison, ranking),
         (
-            Section(
-                "Means",
-                (comparison_table(record.comparison), *(note(text) for text in record.notes)),
-            ),
+            Section("Means", (means, *map(note, means.notes))),
             _ranking(ranking, looks),
             Section("Turning a dial", tuple(_dial_charts(record, looks))),
             _by_setting(record.comparison, looks),
