@@ -105,6 +105,21 @@ def test_the_verdict_says_when_it_may_be_chance(tmp_path):
     assert "the others are behind by more than chance" in page.one("header").text
 
 
+def test_the_header_does_not_contradict_the_ranking(tmp_path):
+    """Friedman's test sees a difference, and Nemenyi's cannot say of whom."""
+    places = {"auto": "211111", "fedgp": "332232", "median": "123323"}
+    entries = [
+        cell(f"s{k}", method, 0, 80.0 - 10 * int(place))
+        for method, ranks in places.items()
+        for k, place in enumerate(ranks)
+    ]
+    page = page_of(write_comparison(tmp_path, entries))
+    assert "the methods differ" in page.one("section", id="ranking").text
+    header = page.one("header").text
+    assert "the methods differ, but of no two it can be said which is better" in header
+    assert "may be chance" not in header
+
+
 def with_runs(folder, entries, **measured):
     """A comparison whose cells have folders with two rounds each."""
     write_comparison(folder, entries)

@@ -116,9 +116,11 @@ def _sureness(ranking: Ranking | None) -> str:
     """Whether the verdict may be chance."""
     if ranking is None:
         return "There are too few runs to tell whether the differences are chance."
+    if ranking.p_value > ranking.alpha:
+        return "By their ranks the methods cannot be told apart: the differences may be chance."
     first, *others = ranking.leaders
     if len(others) == len(ranking.entries) - 1:
-        return "By their ranks the methods cannot be told apart: the differences may be chance."
+        return "By their ranks the methods differ, but of no two it can be said which is better."
     if others:
         return f"{first} has the best mean rank, but cannot be told from {some(others, NAMED)}."
     return f"{first} has the best mean rank, and the others are behind by more than chance."
