@@ -344,6 +344,24 @@ def test_alone_against_joined_and_chance_by_the_targets_own_labels(tmp_path):
     assert colours == {"head, last": {"var(--c0)"}, "alone": {"var(--ink)"}}
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.06, 0.04], "the 6 heaviest at the end, of 9;"),
+        ([0.5, 0.5, 0.0], "the 2 that ever weighed 0.01 or more, of 3;"),
+        ([0.5, 0.5], None),
+    ],
+)
+def test_a_chart_of_some_candidates_says_so(tmp_path, weights, said):
+    names = [f"head, {k}" for k in range(len(weights))]
+    told = {"cv_loss": dict.fromkeys(names, 1.0), "weights": dict(zip(names, weights, strict=True))}
+    page = page_of(write_run(tmp_path, [line(1, 2, **told)]))
+    note = page.one("figure", id="chart-candidate-weights").one("p", class_="note").text
+    drawn = set(points_of(page, "candidate-weights"))
+    assert drawn == set(names[: min(6, sum(w > 0 for w in weights))])
+    assert said in note if said else "Drawn" not in note
+
+
 def test_a_candidate_without_a_loss_is_left_out_and_text_for_one_is_refused(tmp_path):
     page = page_of(write_run(tmp_path / "none", [judged(1, joined=None, alone=1.0)]))
     assert "head, last" not in table_called(page, "What the target chose from").text

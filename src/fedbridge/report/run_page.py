@@ -284,6 +284,9 @@ def _weights_chart(record: RunRecord) -> Chart | None:
     shares = {name: [w.get(name) for w in weighted.values()] for name, *_ in record.candidates}
     heavy = [name for name in shares if max((w or 0.0 for w in shares[name]), default=0) >= LIGHT]
     heavy.sort(key=lambda name: -(shares[name][-1] or 0.0))
+    drawn = heavy[:WEIGHTY]
+    why = "heaviest at the end" if len(heavy) > WEIGHTY else f"that ever weighed {LIGHT} or more"
+    few = f" Drawn: the {len(drawn)} {why}, of {len(shares)}; the table has all."
     return line_chart(
         "candidate-weights",
         "Weights of the candidates",
@@ -293,12 +296,12 @@ def _weights_chart(record: RunRecord) -> Chart | None:
                 tuple(zip(weighted, shares[name], strict=True)),
                 f"{INK if name.startswith(ALONE) else MODEL}/{number}",
             )
-            for number, name in enumerate(heavy[:WEIGHTY])
+            for number, name in enumerate(drawn)
         ],
         x_label="round",
         y_label="weight",
         note="Blue: with the sources' model. Weights change in the rounds in which the target "
-        "chooses anew.",
+        f"chooses anew.{few if len(drawn) < len(shares) else ''}",
         limits=(0.0, 1.0),
         from_zero=True,
     )
