@@ -528,7 +528,7 @@ def test_the_map_shows_where_every_source_lies(tmp_path):
     assert (here["name"], here["d2"], here["sigma2"]) == ("A", 1, 2)
     assert here["predicted"] == "fedgp"
     drawn = page.one(id="chart-map-of-winners").text
-    assert "1 with an estimate of zero or below cannot be shown" in drawn
+    assert "Not on the map, with an estimate of zero or below: B." in drawn
 
 
 def test_where_no_source_can_lie_on_the_map_the_page_says_so(tmp_path):

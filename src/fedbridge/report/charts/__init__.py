@@ -166,13 +166,8 @@ def between(ends: tuple[float, float]) -> Spec:
 
 def by_name(field: str, looks: Mapping[str, Any], *, legend: Spec | None) -> Spec:
     """A look for every name in a field, in their order."""
-    scale = {"domain": list(looks), "range": list(looks.values())}
+    scale = {"type": "ordinal", "domain": list(looks), "range": list(looks.values())}
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
-
-
-def as_it_is(field: str) -> Spec:
-    """A look that a field holds itself."""
-    return {"field": field, "type": "quantitative", "scale": None, "legend": None}
 
 
 def either(test: str, strong: object, plain: object) -> Spec:
