@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import vl_convert
@@ -176,6 +177,18 @@ def test_three_rounds_have_three_ticks_and_so_has_a_warm_up():
     assert whole_ticks(-1, 2) == [-1, 0, 1, 2]
     assert whole_ticks(1, 15) == [1, 3, 5, 7, 9, 11, 13, 15]
     assert whole_ticks(1, 50) == [1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+
+
+@pytest.mark.parametrize("rounds", [5, 8, 10, 12, 23, 97, 500])
+@pytest.mark.parametrize("width", [100, 420])
+def test_the_last_round_has_a_label_at_every_width(rounds, width):
+    points = tuple((k, float(k)) for k in range(1, rounds + 1))
+    spec = paper_spec(drawn(Series("S", points), Series("T", points, "c1"))) | {"width": width}
+    svg = vl_convert.vegalite_to_svg(spec)
+    labels = re.search(r'role-axis-label"(.*?)</g>', svg.partition("X-axis")[2])[1]
+    shown = re.findall(r'opacity="1"[^>]*>(\d+)<|<text(?![^>]*opacity="0")[^>]*>(\d+)<', labels)
+    texts = [one or other for one, other in shown]
+    assert (texts[0], texts[-1]) == ("1", str(rounds))
 
 
 def test_axes_end_where_values_do():
