@@ -404,8 +404,8 @@ def test_the_command_says_everything_and_survives_a_shell(tmp_path):
     words = shlex.split(page_of(folder).one("pre").text.replace("\\\n", " "))
     assert words[:5] == ["fedbridge", "run", "digits-noise", "--target", "St. John's"]
     assert words[5:11] == ["--method", "fedgp", "--rounds", "1", "--seed", "7"]
-    said = [word for word, before in zip(words[1:], words, strict=False) if before == "--set"]
-    assert said == ["model=mlp", "lr=0.05", "align=true", "class_weights=[1, 2.5]", "device=a b"]
+    assert words[11:17] == ["--out", "again", "--model", "mlp", "--lr", "0.05"]
+    assert words[17:] == ["--align", "true", "--class-weights", "[1, 2.5]", "--device", "a b"]
 
 
 def test_the_command_names_the_file_that_the_rows_came_from(tmp_path):
