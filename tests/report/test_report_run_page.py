@@ -393,6 +393,17 @@ def test_accuracy_is_drawn_up_to_all_of_it_with_chance_below(tmp_path):
     assert points_of(page, "accuracy-over-rounds")["chance"] == [(1, 75), (2, 75)]
 
 
+def test_the_header_says_when_the_accuracy_is_below_chance(tmp_path):
+    below = page_of(write_run(tmp_path / "below", [line(1, 2, accuracy=33.0)]))
+    said = (
+        "The accuracy is below chance, which is 33.3\N{NO-BREAK SPACE}% (one of 3 classes by lot)."
+    )
+    assert said in [p.text for p in below.one("header").all("p", class_="caution")]
+    for accuracy in (33.3, 34.0):
+        folder = write_run(tmp_path / f"{accuracy}", [line(1, 2, accuracy=accuracy)])
+        assert "below chance" not in page_of(folder).text
+
+
 def test_a_quiet_run_has_no_section_about_failures(tmp_path):
     headings = [h.text for h in page_of(write_run(tmp_path, lines(1))).all("h2")]
     assert "Left out, and notes" not in headings

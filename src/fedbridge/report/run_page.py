@@ -75,6 +75,7 @@ NO_LOSS_BELOW = (0.0, math.inf)
 MODEL, MODEL_TOO = "c0", "c0/1"
 """The style of the model that the run makes, and of another measure of it; no source has it."""
 
+ALL = 100.0
 STEPS = 100
 """Thresholds that a reader can choose from, from 0 to 1."""
 
@@ -118,9 +119,26 @@ def _verdict(record: RunRecord) -> Html:
     return markup(
         paragraph(f"{who}: {reached}", class_="verdict"),
         note(_standing(record), on, explained, "."),
+        _below_chance(record),
         None if record.said is None else paragraph(record.said, class_="note"),
         _evidence(record),
         _untested(record),
+    )
+
+
+def _below_chance(record: RunRecord) -> Html | None:
+    """A warning where knowing nothing is worth more than the model, as shown.
+
+    In a test set of one class, naming it is no chance.
+    """
+    accuracy, chance = record.result.get("accuracy"), record.chance
+    if accuracy is None or chance is None:
+        return None
+    if not round(accuracy, 1) < round(chance.accuracy, 1) < ALL:
+        return None
+    return paragraph(
+        f"The accuracy is below chance, which is {percent(chance.accuracy)} ({chance.how}).",
+        class_="caution",
     )
 
 
