@@ -349,7 +349,7 @@ def _ground_layer(
     x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]
 ) -> charts.Spec:
     """Shades of grey, with a legend: a ground may be too small for a name, or under others'."""
-    soft = charts.colour("soft")
+    soft, shades = charts.colour("soft"), {rule: GROUND[rule] for rule in rules}
     legend = {
         "title": GROUND_TITLE,
         "columns": 2,
@@ -364,7 +364,7 @@ def _ground_layer(
         x=_logarithmic("x", DISTANCE, x_edges),
         y=_logarithmic("y", NOISE, y_edges),
         y2={"field": "y2"},
-        opacity=charts.by_name("rule", {rule: GROUND[rule] for rule in rules}, legend=legend),
+        opacity={**charts.by_name("rule", shades, legend=legend), "type": "ordinal"},
         tooltip=charts.told_fields(("rule", GROUND_TITLE)),
     )
 
