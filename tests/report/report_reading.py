@@ -260,7 +260,7 @@ def write_comparison(folder, cells, **changes):
         "seeds": different("seed"),
         "rounds": 20,
         "cells": cells,
-        "notes": ["A note for readers."],
+        "control_note": "A note for readers.",
         "tasks": [
             {"label": label, "task": "digits-noise", "target": None, "options": {"noise": 0.4}}
             for label in different("setting")

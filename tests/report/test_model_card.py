@@ -128,7 +128,7 @@ def test_a_named_task_has_the_command(tmp_path):
     fb.run(fb.load_task("digits-noise", n_target=12), "fedda", rounds=1, steps=2, out=out)
     again = section((out / FILE).read_text(), "How to make it again")
     assert "fedbridge run digits-noise --target target --method fedda --rounds 1" in again
-    assert "--set steps=2" in again
+    assert "--steps 2" in again
 
 
 def test_arrays_have_a_call_that_gives_the_same_model(run, card):

@@ -95,7 +95,7 @@ def test_the_map_says_once_who_won(opened, comparison_page):
     page = opened(comparison_page)
     labels = "'#chart-map-of-winners .role-legend-label text'"
     shown = page.run(f"return [...document.querySelectorAll({labels})].map(t => t.textContent)")
-    assert shown == ["auto"]
+    assert shown == ["source-only", "fedda", "target-only", "auto"]
 
 
 def test_charts_have_their_points(opened, run_page):

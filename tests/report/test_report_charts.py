@@ -2,16 +2,20 @@
 
 import itertools
 import math
+import re
 
 import pytest
+import vl_convert
 
 from fedbridge.evaluation.ranking import rank_methods
+from fedbridge.report import paper_spec
 from fedbridge.report.charts import (
     INK,
     ON_PAPER,
     PALETTE,
     REST,
     form,
+    maps,
     more_styles,
     on_paper,
     rows,
@@ -175,6 +179,18 @@ def test_three_rounds_have_three_ticks_and_so_has_a_warm_up():
     assert whole_ticks(1, 50) == [1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
 
 
+@pytest.mark.parametrize("rounds", [5, 8, 10, 12, 23, 97, 500])
+@pytest.mark.parametrize("width", [100, 420])
+def test_the_last_round_has_a_label_at_every_width(rounds, width):
+    points = tuple((k, float(k)) for k in range(1, rounds + 1))
+    spec = paper_spec(drawn(Series("S", points), Series("T", points, "c1"))) | {"width": width}
+    svg = vl_convert.vegalite_to_svg(spec)
+    labels = re.search(r'role-axis-label"(.*?)</g>', svg.partition("X-axis")[2])[1]
+    shown = re.findall(r'opacity="1"[^>]*>(\d+)<|<text(?![^>]*opacity="0")[^>]*>(\d+)<', labels)
+    texts = [one or other for one, other in shown]
+    assert (texts[0], texts[-1]) == ("1", str(rounds))
+
+
 def test_axes_end_where_values_do():
     assert span([52.0, 99.7], (0, 100)) == (50, 100)
     assert span([97.0, 99.7], (0, 100))[1] == 100
@@ -290,15 +306,54 @@ def test_a_map_of_many_names_the_weightiest_and_no_name_is_on_another():
     assert chart.data["places"]["name"][-1] == "Hospital 00", "the weightiest lies on top"
 
 
-def test_the_ground_of_the_map_has_its_rules_written_on_it_and_no_colour_of_a_mark():
+def test_names_that_have_no_room_are_those_of_lighter_places(monkeypatch):
+    """All lie on one spot, with fewer sides than names."""
+    monkeypatch.setattr(maps, "SIDES", maps.SIDES[:6])
+    places = [Place(f"Hospital {k}", 1.0 + k / 1e4, 1.0, weight=-(k % 4)) for k in range(8)]
+    named = win_map("m", "T", places, Angles(0.5, 50)).data["names"]["name"]
+    assert 2 <= len(named) < 8
+    weights = sorted(int(name[-1]) % 4 for name in named)
+    assert weights == sorted(k % 4 for k in range(8))[: len(named)]
+
+
+def test_no_stroke_to_a_name_passes_another():
+    distances = (0.29718, 0.18, 0.172, 0.092944, 0.090353, 0.082162, 0.060195, 0.05096, 0.0489)
+    places = [
+        Place(f"Clinic-{k:02d}", d2, 0.26112, weight=1.0)
+        for k, d2 in enumerate((*distances, 0.035872, 0.019559))
+    ]
+    chart = win_map("m", "T", places, Angles(0.5, 50))
+    by_name = {place.name: place for place in places}
+    sides = {by_name[row["name"]]: row["side"] for row in rows(chart.data["names"])}
+    low, high = (min(distances[-1], 0.019559) / maps.AIR, distances[0] * maps.AIR)
+    frame = maps._Frame(low, high, 0.26112 / maps.AIR, 0.26112 * maps.AIR)
+    for width in maps.WIDTHS:
+        drawn = maps._Map(places, frame, width)
+        boxes = {place: drawn._boxes(place, side)[0] for place, side in sides.items()}
+        for place, side in sides.items():
+            right, lines = maps.SIDES[side]
+            (x, y), away = drawn.spots[place], maps.SIDE if right else -maps.SIDE
+            stroke = [(x + away * t / 50, y + lines * maps.LINE * t / 50) for t in range(5, 46)]
+            for other, (left, end, top, bottom) in boxes.items():
+                if other is not place and lines:
+                    assert not any(left < a < end and top < b < bottom for a, b in stroke)
+
+
+def test_the_ground_of_the_map_has_a_legend_on_paper_too_and_no_colour_of_a_mark():
     chart = win_map("m", "T", [Place("here", 1.0, 1.0, "c1")], Angles(0.6, 50))
-    for rule in rows(chart.data["rules"]):
-        errors = delta_errors(rule["d2"], rule["sigma2"], Angles(0.6, 50))
-        assert rule["rule"] == min(errors, key=errors.__getitem__)
-    assert len(chart.data["rules"]["rule"]) == 3
     ground = chart.spec["layer"][0]
     assert ground["mark"]["color"] == "var(--soft)"
     assert "color" not in ground["encoding"]
+    drawn = vl_convert.vegalite_to_svg(paper_spec(chart))
+    for rule in ("smallest Delta error", "source-only", "fedgp", "target-only"):
+        assert f">{rule}</text>" in drawn
+    assert ">fedda</text>" not in drawn
+
+
+def test_what_is_not_on_the_map_is_named_the_weightiest_first():
+    places = [Place("far", 1.0, 1.0), Place("light", -1.0, 1.0, weight=0.1)]
+    chart = win_map("m", "T", [*places, Place("heavy", -0.1, 1.0, weight=0.9)], Angles(0.6, 50))
+    assert "Not on the map, with an estimate of zero or below: heavy, light." in chart.note
 
 
 def test_a_map_needs_a_positive_place():

@@ -1,5 +1,6 @@
 """The page of a comparison: the table, a chart per setting, what failed and what is open."""
 
+import json
 import shlex
 
 import pytest
@@ -17,7 +18,10 @@ from report_reading import (
     write_run,
 )
 
+from fedbridge.cli.shared import Parser
+from fedbridge.cli.shared import seeds as read_seeds
 from fedbridge.report import ReportError, write_report
+from fedbridge.workflows.watch import look
 
 EVIL = "<script>alert(1)</script>"
 
@@ -103,6 +107,21 @@ def test_the_verdict_says_when_it_may_be_chance(tmp_path):
     assert "the others are behind by more than chance" in page.one("header").text
 
 
+def test_the_header_does_not_contradict_the_ranking(tmp_path):
+    """Friedman's test sees a difference, and Nemenyi's cannot say of whom."""
+    places = {"auto": "211111", "fedgp": "332232", "median": "123323"}
+    entries = [
+        cell(f"s{k}", method, 0, 80.0 - 10 * int(place))
+        for method, ranks in places.items()
+        for k, place in enumerate(ranks)
+    ]
+    page = page_of(write_comparison(tmp_path, entries))
+    assert "the methods differ" in page.one("section", id="ranking").text
+    header = page.one("header").text
+    assert "the methods differ, but of no two it can be said which is better" in header
+    assert "may be chance" not in header
+
+
 def with_runs(folder, entries, **measured):
     """A comparison whose cells have folders with two rounds each."""
     write_comparison(folder, entries)
@@ -174,8 +193,33 @@ def test_the_command_that_compares_again(tmp_path):
     text = page_of(write_comparison(tmp_path, four_methods(), tasks=tasks)).one("pre").text
     words = shlex.split(text.replace("\\\n", " "))
     assert words[:7] == ["fedbridge", "compare", "heart", "--target", "near", "--target", "far"]
-    assert words[7:13] == ["--methods", "auto,fedgp", "--seeds", "0,1,", "--rounds", "20"]
-    assert words[-4:] == ["--set", "n_target=20", "--set", "lr=0.1"]
+    assert words[7:13] == ["--methods", "auto,fedgp", "--seeds", "2", "--rounds", "20"]
+    assert words[-4:] == ["--n-target", "20", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"), [((0,), "1"), ((7,), "7,"), ((0, 1, 2), "3"), ((0, 3), "0,3")]
+)
+def test_seeds_are_said_as_a_user_types_them(tmp_path, seeds, said):
+    entries = [cell("near", "auto", seed, 80.0) for seed in seeds]
+    words = shlex.split(page_of(write_comparison(tmp_path, entries)).one("pre").text)
+    assert words[words.index("--seeds") + 1] == said
+    assert list(read_seeds(said)) == list(seeds)
+
+
+@pytest.mark.parametrize("value", ["Site of care", "--", "-90%", "--x", "a=b", "", "true", ","])
+def test_the_command_line_reads_options_as_they_were(tmp_path, value):
+    given = {"site_column": value, "label_map": {"no": 0, "yes": 1}, "columns": ["a b", "c"]}
+    given |= {"lr": 0.1, "shuffle": True, "momentum": -0.5}
+    write_comparison(tmp_path, [cell("near", "auto", 0, 80.0)], options=given)
+    words = shlex.split(page_of(tmp_path).one("pre").text.replace("\\\n", " "))
+    assert "--set" not in words
+    parser = Parser(open_options=True)
+    parser.add_argument("--set", action="append")
+    assert parser.parse_known_args(words[words.index("again") + 1 :])[0].options == {
+        "noise": 0.4,
+        **given,
+    }
 
 
 def loaded(label, noise, target=None, **run):
@@ -188,7 +232,7 @@ def test_dials_are_part_of_the_command(tmp_path):
     text = page_of(write_comparison(tmp_path, four_methods(), tasks=tasks)).one("pre").text
     words = shlex.split(text.replace("\\\n", " "))
     assert words[words.index("--vary") + 1] == "noise=0.1,0.9"
-    assert "beta=0.5" in words
+    assert words[words.index("--beta") + 1] == "0.5"
     assert "--target" not in words
 
 
@@ -225,6 +269,54 @@ def test_an_unfinished_comparison_shows_what_is_there(tmp_path):
     assert cells(table_called(page, "failed")) == [["near", "fedgp", "0", "loss is NaN"]]
     runs = cells(table_called(page, "All runs"))
     assert [row[3] for row in runs] == ["done", "not finished", "failed", "not finished"]
+
+
+def test_runs_that_the_file_does_not_know_yet_count_as_they_do_when_watched(tmp_path):
+    entries = [cell("near", method, seed) for method in ("auto", "fedgp") for seed in (0, 1)]
+    write_comparison(tmp_path, entries, rounds=2)
+    rounds = [line(1, 2), line(2, 2, accuracy=81.0)]
+    write_run(tmp_path / entries[0]["folder"], rounds)
+    write_run(tmp_path / entries[1]["folder"], rounds[:1], rounds=2)
+    page, watched = page_of(tmp_path), look(tmp_path)
+    assert watched.counts == {"done": 1, "interrupted": 1, "waiting": 2}
+    assert "Unfinished: 1 of 4 runs so far, 3 still to come." in page.one("header").text
+    assert "3 of 4 runs are not finished." in page.text
+    assert cells(table_called(page, "Mean"))[0] == ["auto", "81.0*"]
+
+
+def test_a_finished_run_outside_of_the_folder_does_not_count(tmp_path):
+    outside = cell("near", "auto", 0) | {"folder": "../elsewhere"}
+    write_run(tmp_path / "elsewhere", [line(1, 2)])
+    write_comparison(tmp_path / "mine", [outside], rounds=1)
+    assert "0 of 1 runs so far" in page_of(tmp_path / "mine").one("header").text
+    assert "done" not in look(tmp_path / "mine").counts
+
+
+def test_the_note_on_the_control_is_found_in_files_of_older_versions(tmp_path):
+    notes = ["Accuracy.", "target-only-matched is target-only here."]
+    write_comparison(tmp_path, four_methods(), notes=notes)
+    file = tmp_path / "comparison.json"
+    content = json.loads(file.read_text())
+    del content["control_note"]
+    file.write_text(json.dumps(content))
+    text = page_of(tmp_path).text
+    assert text.count("target-only-matched is target-only here.") == 1
+
+
+def test_methods_that_lack_the_same_have_one_note(tmp_path):
+    lack = "unlabelled rows of the target; task 't' has none: give some."
+    unmet = [
+        cell(setting, method, 0, error=f"`{method}` needs {lack}") | {"unmet": True}
+        for setting in ("near", "far")
+        for method in ("kd3a", "fada", "mme")
+    ]
+    other = cell("near", "coral", 0, error="`coral` needs a head; there is none.")
+    entries = [cell("near", "auto", 0, 80.0), *unmet, other | {"unmet": True}]
+    said = [p.text for p in page_of(write_comparison(tmp_path, entries)).all("p", class_="note")]
+    assert [text for text in said if "need" in text] == [
+        f"`kd3a`, `fada` and `mme` need {lack}",
+        "`coral` needs a head; there is none.",
+    ]
 
 
 def test_only_settings_in_which_all_methods_have_finished_count(tmp_path):

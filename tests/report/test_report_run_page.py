@@ -344,6 +344,24 @@ def test_alone_against_joined_and_chance_by_the_targets_own_labels(tmp_path):
     assert colours == {"head, last": {"var(--c0)"}, "alone": {"var(--ink)"}}
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.06, 0.04], "the 6 heaviest at the end, of 9;"),
+        ([0.5, 0.5, 0.0], "the 2 that ever weighed 0.01 or more, of 3;"),
+        ([0.5, 0.5], None),
+    ],
+)
+def test_a_chart_of_some_candidates_says_so(tmp_path, weights, said):
+    names = [f"head, {k}" for k in range(len(weights))]
+    told = {"cv_loss": dict.fromkeys(names, 1.0), "weights": dict(zip(names, weights, strict=True))}
+    page = page_of(write_run(tmp_path, [line(1, 2, **told)]))
+    note = page.one("figure", id="chart-candidate-weights").one("p", class_="note").text
+    drawn = set(points_of(page, "candidate-weights"))
+    assert drawn == set(names[: min(6, sum(w > 0 for w in weights))])
+    assert said in note if said else "Drawn" not in note
+
+
 def test_a_candidate_without_a_loss_is_left_out_and_text_for_one_is_refused(tmp_path):
     page = page_of(write_run(tmp_path / "none", [judged(1, joined=None, alone=1.0)]))
     assert "head, last" not in table_called(page, "What the target chose from").text
@@ -375,6 +393,17 @@ def test_accuracy_is_drawn_up_to_all_of_it_with_chance_below(tmp_path):
     assert points_of(page, "accuracy-over-rounds")["chance"] == [(1, 75), (2, 75)]
 
 
+def test_the_header_says_when_the_accuracy_is_below_chance(tmp_path):
+    below = page_of(write_run(tmp_path / "below", [line(1, 2, accuracy=33.0)]))
+    said = (
+        "The accuracy is below chance, which is 33.3\N{NO-BREAK SPACE}% (one of 3 classes by lot)."
+    )
+    assert said in [p.text for p in below.one("header").all("p", class_="caution")]
+    for accuracy in (33.3, 34.0):
+        folder = write_run(tmp_path / f"{accuracy}", [line(1, 2, accuracy=accuracy)])
+        assert "below chance" not in page_of(folder).text
+
+
 def test_a_quiet_run_has_no_section_about_failures(tmp_path):
     headings = [h.text for h in page_of(write_run(tmp_path, lines(1))).all("h2")]
     assert "Left out, and notes" not in headings
@@ -386,8 +415,8 @@ def test_the_command_says_everything_and_survives_a_shell(tmp_path):
     words = shlex.split(page_of(folder).one("pre").text.replace("\\\n", " "))
     assert words[:5] == ["fedbridge", "run", "digits-noise", "--target", "St. John's"]
     assert words[5:11] == ["--method", "fedgp", "--rounds", "1", "--seed", "7"]
-    said = [word for word, before in zip(words[1:], words, strict=False) if before == "--set"]
-    assert said == ["model=mlp", "lr=0.05", "align=true", "class_weights=[1, 2.5]", "device=a b"]
+    assert words[11:17] == ["--out", "again", "--model", "mlp", "--lr", "0.05"]
+    assert words[17:] == ["--align", "true", "--class-weights", "[1, 2.5]", "--device", "a b"]
 
 
 def test_the_command_names_the_file_that_the_rows_came_from(tmp_path):
@@ -510,7 +539,7 @@ def test_the_map_shows_where_every_source_lies(tmp_path):
     assert (here["name"], here["d2"], here["sigma2"]) == ("A", 1, 2)
     assert here["predicted"] == "fedgp"
     drawn = page.one(id="chart-map-of-winners").text
-    assert "1 with an estimate of zero or below cannot be shown" in drawn
+    assert "Not on the map, with an estimate of zero or below: B." in drawn
 
 
 def test_where_no_source_can_lie_on_the_map_the_page_says_so(tmp_path):

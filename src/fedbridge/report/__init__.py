@@ -87,7 +87,7 @@ def write_tables(folder: Path, out: Path, *, unchecked: bool = False) -> list[Pa
     """Write every table of the run or the comparison in ``folder`` as CSV, Markdown and LaTeX."""
     record = _read(folder, unchecked=unchecked)
     if isinstance(record, ComparisonRecord):
-        tables = comparison_tables(record.comparison, record.notes)
+        tables = comparison_tables(record.comparison)
     else:
         tables = run_tables(record)
     files = []

@@ -48,15 +48,12 @@ RUN_COLUMNS = (Column("setting"), Column("method"), Column("seed", "number"))
 def comparison_page(record: ComparisonRecord) -> Page:
     """The whole page of a comparison, finished or not."""
     ranking, command = record.comparison.ranking(), comparison_command(record)
-    looks = _looks_of_methods(record.comparison)
+    looks, means = _looks_of_methods(record.comparison), comparison_table(record.comparison)
     return Page(
         f"Comparison: {record.name}",
         _lead(record.comparison, ranking),
         (
-            Section(
-                "Means",
-                (comparison_table(record.comparison), *(note(text) for text in record.notes)),
-            ),
+            Section("Means", (means, *map(note, means.notes))),
             _ranking(ranking, looks),
             Section("Turning a dial", tuple(_dial_charts(record, looks))),
             _by_setting(record.comparison, looks),
@@ -119,9 +116,11 @@ def _sureness(ranking: Ranking | None) -> str:
     """Whether the verdict may be chance."""
     if ranking is None:
         return "There are too few runs to tell whether the differences are chance."
+    if ranking.p_value > ranking.alpha:
+        return "By their ranks the methods cannot be told apart: the differences may be chance."
     first, *others = ranking.leaders
     if len(others) == len(ranking.entries) - 1:
-        return "By their ranks the methods cannot be told apart: the differences may be chance."
+        return "By their ranks the methods differ, but of no two it can be said which is better."
     if others:
         return f"{first} has the best mean rank, but cannot be told from {some(others, NAMED)}."
     return f"{first} has the best mean rank, and the others are behind by more than chance."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbridge.base.values import OBJECT_MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.runs.comparison import ComparisonRecord
     from fedbridge.runs.record import RunRecord
@@ -97,7 +97,7 @@ def comparison_command(record: ComparisonRecord) -> str | None:
         words += [] if target is None else ["--target", str(target)]
     rows = [comparison.variant(method).text for method in comparison.methods]
     words += ["--methods", ",".join(rows)]
-    words += ["--seeds", ",".join([*map(str, comparison.seeds), ""])]
+    words += ["--seeds", _seeds(comparison.seeds)]
     words += ["--rounds", str(comparison.rounds), "--out", "again"]
     for name, several in dials.items():
         words += ["--vary", f"{name}={','.join(map(_value, several))}"]
@@ -119,10 +119,23 @@ def _different(values: Iterable[Any]) -> list[Any]:
 
 
 def _with_options(words: list[str], options: Mapping[str, Any]) -> str:
-    said = [f"--set {shlex.quote(f'{name}={_value(value)}')}" for name, value in options.items()]
+    said = [_option(name, _value(value)) for name, value in options.items()]
     lines = [shlex.join(words)]
     lines += [" ".join(said[start : start + PER_LINE]) for start in range(0, len(said), PER_LINE)]
     return " \\\n  ".join(lines)
+
+
+def _option(name: str, value: str) -> str:
+    """An option as a user types it; a value that looks like another option is tied to its own."""
+    flag = f"--{name.replace('_', '-')}"
+    return shlex.quote(f"{flag}={value}") if value[:2] == "--" else shlex.join([flag, value])
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """How many they are if they are the first ones, or a list, which has a comma."""
+    if list(seeds) == list(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
 
 
 def _value(value: object) -> str:

@@ -12,8 +12,6 @@ from fedbridge.report.text import capital, counted, markup, minus, tag
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fedbridge.evaluation.intervals import WithInterval
     from fedbridge.evaluation.ranking import Ranking
     from fedbridge.runs.comparison import Comparison, MeanScore
@@ -258,18 +256,15 @@ def confusion_table(record: RunRecord, confusion: list[list[int]]) -> Table:
     return Table("confusion", "Test rows by true and predicted class", (head, *columns), rows)
 
 
-def comparison_tables(comparison: Comparison, notes: Sequence[str] | None = None) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[Table]:
     """All tables of a comparison: the scores, and the ranking where there is enough to rank."""
     ranking = comparison.ranking()
-    tables = [comparison_table(comparison, notes)]
+    tables = [comparison_table(comparison)]
     return tables if ranking is None else [*tables, ranking_table(ranking)]
 
 
-def comparison_table(comparison: Comparison, notes: Sequence[str] | None = None) -> Table:
-    """Methods by settings, mean (spread), the best of every column in bold.
-
-    ``notes`` stand in for those of the comparison where these were kept in a file.
-    """
+def comparison_table(comparison: Comparison) -> Table:
+    """Methods by settings, mean (spread), the best of every column in bold."""
     rows = comparison.rows()
     seeds = len(comparison.seeds)
     planned = [seeds] * len(comparison.settings) + [seeds * len(comparison.complete)]
@@ -300,7 +295,7 @@ def comparison_table(comparison: Comparison, notes: Sequence[str] | None = None)
             )
             for row in rows
         ),
-        tuple(comparison.notes() if notes is None else notes),
+        tuple(comparison.notes()),
     )
 
 

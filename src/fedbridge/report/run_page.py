@@ -76,6 +76,7 @@ NO_LOSS_BELOW = (0.0, math.inf)
 MODEL, MODEL_TOO = "c0", "c0/1"
 """The style of the model that the run makes, and of another measure of it; no source has it."""
 
+ALL = 100.0
 STEPS = 100
 """Thresholds that a reader can choose from, from 0 to 1."""
 
@@ -125,9 +126,26 @@ def _verdict(record: RunRecord) -> Html:
     return markup(
         paragraph(f"{who}: {reached}", class_="verdict"),
         note(_standing(record), on, explained, "."),
+        _below_chance(record),
         None if record.said is None else paragraph(record.said, class_="note"),
         _evidence(record),
         _untested(record),
+    )
+
+
+def _below_chance(record: RunRecord) -> Html | None:
+    """A warning where knowing nothing is worth more than the model, as shown.
+
+    In a test set of one class, naming it is no chance.
+    """
+    accuracy, chance = record.result.get("accuracy"), record.chance
+    if accuracy is None or chance is None:
+        return None
+    if not round(accuracy, 1) < round(chance.accuracy, 1) < ALL:
+        return None
+    return paragraph(
+        f"The accuracy is below chance, which is {percent(chance.accuracy)} ({chance.how}).",
+        class_="caution",
     )
 
 
@@ -291,6 +309,9 @@ def _weights_chart(record: RunRecord) -> Chart | None:
     shares = {name: [w.get(name) for w in weighted.values()] for name, *_ in record.candidates}
     heavy = [name for name in shares if max((w or 0.0 for w in shares[name]), default=0) >= LIGHT]
     heavy.sort(key=lambda name: -(shares[name][-1] or 0.0))
+    drawn = heavy[:WEIGHTY]
+    why = "heaviest at the end" if len(heavy) > WEIGHTY else f"that ever weighed {LIGHT} or more"
+    few = f" Drawn: the {len(drawn)} {why}, of {len(shares)}; the table has all."
     return line_chart(
         "candidate-weights",
         "Weights of the candidates",
@@ -300,12 +321,12 @@ def _weights_chart(record: RunRecord) -> Chart | None:
                 tuple(zip(weighted, shares[name], strict=True)),
                 f"{INK if name.startswith(ALONE) else MODEL}/{number}",
             )
-            for number, name in enumerate(heavy[:WEIGHTY])
+            for number, name in enumerate(drawn)
         ],
         x_label="round",
         y_label="weight",
         note="Blue: with the sources' model. Weights change in the rounds in which the target "
-        "chooses anew.",
+        f"chooses anew.{few if len(drawn) < len(shares) else ''}",
         limits=(0.0, 1.0),
         from_zero=True,
     )

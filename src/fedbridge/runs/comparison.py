@@ -1,7 +1,8 @@
 """A comparison on disk: the score of every run, the table made of them, and its folder.
 
-``comparison.json`` is written after every run, so that one that was stopped can be gone on with,
-looked at and reported on at any time.
+``comparison.json`` is written while runs finish, so that a comparison that was stopped can be gone
+on with, looked at and reported on at any time. What has finished since it was last written, the
+folders of the runs tell.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ FORMAT = 1
 COMPARISON_FILE = "comparison.json"
 SHOWN_DIGITS = 1
 NO_ENTRY = "–"
+NEEDS = " needs "
+"""In the error of a method that does not apply: before it the method, after it what is lacking."""
 ENOUGH_SETTINGS = 5
 """From so many settings on, a setting is a block of the ranking; with fewer, every seed of one."""
 
@@ -66,6 +69,11 @@ class CellResult:
     summary: Mapping[str, Any] | None = None
     error: str | None = None
     unmet: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to run, or to go on."""
+        return self.summary is None and self.error is None
 
     @property
     def score(self) -> float | None:
@@ -175,7 +183,7 @@ class Comparison:
     @property
     def open(self) -> list[CellResult]:
         """The cells that have neither a summary nor an error yet."""
-        return [cell for cell in self.cells if cell.summary is None and cell.error is None]
+        return [cell for cell in self.cells if cell.is_open]
 
     @property
     def complete(self) -> tuple[str, ...]:
@@ -255,14 +263,13 @@ class Comparison:
         )
         own = [name for name in self.methods if self.rounds_of(name) != self.rounds]
         notes = [what, *(f"{name}: {self.rounds_of(name)} rounds." for name in own)]
-        notes.append(self.control_note)
+        notes += [self.control_note] * bool(self.control_note)
         if self.bounds:
             notes.append(
                 f"{', '.join(self.bounds)}: bounds, never in bold; no federation has all labels or "
                 f"all rows in one place."
             )
-        unmet = [cell for cell in self.cells if cell.unmet]
-        notes += dict.fromkeys(str(cell.error) for cell in unmet)
+        notes += _folded([str(cell.error) for cell in self.cells if cell.unmet])
         if self.failures:
             notes.append(f"{len(self.failures)} of {len(self.cells)} runs failed.")
         if self.open:
@@ -339,6 +346,7 @@ class Comparison:
             "rounds": self.rounds,
             "cells": [dict(vars(cell)) for cell in self.cells],
             "columns": list(self.columns),
+            "control_note": self.control_note,
             "table": [asdict(row) for row in self.rows()],
             "notes": self.notes(),
         }
@@ -359,6 +367,18 @@ class Comparison:
         if len(self.seeds) == 1:
             return MeanScore(scores[0], self._cells_of(setting, method)[0].half_width, 1)
         return MeanScore(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
+
+
+def _folded(unmet: Sequence[str]) -> list[str]:
+    """Why methods do not apply: one note for all that need the same and lack it in the same way."""
+    alike: dict[str, list[str]] = {}
+    for error in dict.fromkeys(unmet):
+        alike.setdefault(error.partition(NEEDS)[2] or error, []).append(error)
+    notes = []
+    for lack, errors in alike.items():
+        *others, last = (error.partition(NEEDS)[0] for error in errors)
+        notes.append(f"{', '.join(others)} and {last} need {lack}" if others else errors[0])
+    return notes
 
 
 def variant_records(variants: Sequence[Variant]) -> dict[str, Any]:
@@ -421,14 +441,12 @@ class ComparisonRecord:
     Attributes:
         folder: Where it is.
         comparison: The results so far.
-        notes: What a reader must know to read the table.
         tasks: How every setting was loaded.
         options: Of the runs.
     """
 
     folder: Path
     comparison: Comparison
-    notes: tuple[str, ...]
     tasks: tuple[dict[str, Any], ...]
     options: dict[str, Any]
 
@@ -496,7 +514,10 @@ def _differences(there: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]
 
 
 def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> ComparisonRecord:
-    """Read a comparison's folder, finished or not; which methods are bounds, no file says."""
+    """Read a comparison's folder, finished or not, with the runs that its file does not know yet.
+
+    Which methods are bounds, no file says.
+    """
     found = ComparisonFolder(folder).read()
     if found is None:
         raise RunFolderError(f"Expected a comparison in {folder}, but it has no {COMPARISON_FILE}.")
@@ -522,25 +543,58 @@ def read_comparison(folder: Path, is_bound: Callable[[str], bool]) -> Comparison
         cells=tuple(
             CellResult(**{k: v for k, v in cell.items() if k in known}) for cell in found["cells"]
         ),
-        control_note="",
+        control_note=_control_note(found),
         bounds=tuple(v.name for v in variants if is_bound(v.method)),
         variants=variants,
     )
     return ComparisonRecord(
         folder,
-        comparison,
-        notes=tuple(found.get("notes", ())),
+        _with_unnoted(comparison, folder),
         tasks=tuple(found.get("tasks", ())),
         options=found.get("options", {}),
     )
 
 
-def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
-    """Read a run's history; None when the run has not begun or lies outside of the folder."""
+def _control_note(found: Mapping[str, Any]) -> str:
+    """What the matched control is matched to; older files have it among the notes only."""
+    told = (note for note in found.get("notes", ()) if note.startswith("target-only-matched "))
+    note: str = found.get("control_note", next(told, ""))
+    return note
+
+
+def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
+    """The comparison with the runs that have finished since its file was written."""
+    cells = []
+    for cell in comparison.cells:
+        path = _place(folder, cell) if cell.is_open else None
+        if path is None:
+            cells.append(cell)
+        else:
+            summary = finished_summary(path, comparison.rounds_of(cell.method))
+            cells.append(replace(cell, summary=summary))
+    return replace(comparison, cells=tuple(cells))
+
+
+def finished_summary(folder: Path, rounds: int) -> dict[str, Any] | None:
+    """The summary of a run that has finished all its rounds, or stopped early; None for others."""
+    summary = RunFolder(folder).summary(whole=True)
+    if summary is None or not (summary["rounds"] == rounds or summary["stopped_early"]):
+        return None
+    return summary
+
+
+def _place(folder: Path, cell: CellResult) -> Path | None:
+    """Where a run is; None when that is nowhere, or outside of the comparison's folder."""
     if cell.folder is None:
         return None
     path = (folder / cell.folder).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    return path if path.is_relative_to(folder.resolve()) else None
+
+
+def _read_history(folder: Path, cell: CellResult) -> CellHistory | None:
+    """Read a run's history; None when the run has not begun or lies outside of the folder."""
+    path = _place(folder, cell)
+    if path is None:
         return None
     history = RunFolder(path).history()
     trained = [line for line in history if line["round"] >= 1]

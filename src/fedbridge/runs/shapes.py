@@ -85,6 +85,7 @@ COMPARISON: Kind = {
     "rounds": int,
     "cells": [CELL],
     "options?": ANY,
+    "control_note?": str,
     "variants?": {str: {"method": str, "options": ANY}},
     "tasks?": [{"task": str, "target": (str, None), "options": ANY, "run?": ANY, "given?": bool}],
 }

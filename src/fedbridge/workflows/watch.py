@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.methods import is_bound
 from fedbridge.report.text import duration
-from fedbridge.runs.comparison import COMPARISON_FILE, CellResult, read_comparison, score_of_round
+from fedbridge.runs.comparison import (
+    COMPARISON_FILE,
+    CellResult,
+    finished_summary,
+    read_comparison,
+    score_of_round,
+)
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.lock import is_locked
 
@@ -183,7 +189,8 @@ def _means(costs: Sequence[tuple[str, float]]) -> dict[str, float]:
 def _look_at_run(folder: Path) -> Watched:
     config = RunFolder(folder).config(whole=True)
     assert config is not None
-    result = CellResult(config["target"], config["method"], config["seed"])
+    summary = finished_summary(folder, config["rounds"])
+    result = CellResult(config["target"], config["method"], config["seed"], summary=summary)
     cell = _cell_state(folder, result, config["rounds"], is_locked(folder))
     return _watched(folder, "run", (cell,), is_locked(folder))
 
@@ -197,7 +204,7 @@ def _look_at_comparison(folder: Path) -> Watched:
         rounds = comparison.rounds_of(result.method)
         cells.append(_cell_state(place, result, rounds, alive))
     watched = _watched(folder, "comparison", tuple(cells), is_locked(folder))
-    return replace(watched, best=tuple(_best(_with_unnoted(comparison, folder))))
+    return replace(watched, best=tuple(_best(comparison)))
 
 
 def _watched(
@@ -220,20 +227,19 @@ def _watched(
 def _cell_state(
     folder: Path | None, result: CellResult, rounds: int, alive: bool | None
 ) -> CellState:
-    """Where a cell stands: as the comparison's file says, or else as its own folder does."""
+    """Where a cell stands: if it is not over, as the rounds in its folder tell."""
     blank = CellState(result.setting, result.method, result.seed, "waiting", 0, rounds)
     if result.error is not None:
         state: RunState = "does not apply" if result.unmet else "failed"
         return replace(blank, state=state, error=result.error)
-    summary = result.summary or (None if folder is None else _own_summary(folder, rounds))
+    summary = result.summary
     if summary is not None:
-        done = replace(result, summary=summary)
         return replace(
             blank,
             state="done",
             round=summary["rounds"],
             rounds=max(1, summary["rounds"]),
-            score=done.score,
+            score=result.score,
             seconds=summary.get("seconds") or 0.0,
         )
     history = [] if folder is None else RunFolder(folder).history()
@@ -247,25 +253,6 @@ def _cell_state(
         score=score_of_round(last),
         seconds=sum(line.get(name) or 0.0 for line in history for name in TIMES),
     )
-
-
-def _own_summary(folder: Path, rounds: int) -> dict[str, Any] | None:
-    """The summary of a run that has finished, though nobody has noted it yet."""
-    summary = RunFolder(folder).summary(whole=True)
-    if summary is None or not (summary["rounds"] == rounds or summary["stopped_early"]):
-        return None
-    return summary
-
-
-def _with_unnoted(comparison: Comparison, folder: Path) -> Comparison:
-    """The comparison with the runs that have finished since its file was written."""
-    cells = tuple(
-        replace(cell, summary=_own_summary(folder / cell.folder, comparison.rounds_of(cell.method)))
-        if cell.summary is None and cell.error is None and cell.folder is not None
-        else cell
-        for cell in comparison.cells
-    )
-    return replace(comparison, cells=cells)
 
 
 def _best(comparison: Comparison) -> list[Best]:

@@ -26,7 +26,9 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 DATA = "values"
 HEIGHT = 220
 DIGITS = 5
-TICKS, WHOLE_TICKS = 5, 10
+TICKS, WHOLE_TICKS, FEW_TICKS = 5, 10, 4
+TICK, DIGIT = 10, 7
+"""Pixels that a label on an axis takes, and each of its digits."""
 SLACK = 1e-9
 ANYWHERE = (-math.inf, math.inf)
 
@@ -166,13 +168,8 @@ def between(ends: tuple[float, float]) -> Spec:
 
 def by_name(field: str, looks: Mapping[str, Any], *, legend: Spec | None) -> Spec:
     """A look for every name in a field, in their order."""
-    scale = {"domain": list(looks), "range": list(looks.values())}
+    scale = {"type": "ordinal", "domain": list(looks), "range": list(looks.values())}
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
-
-
-def as_it_is(field: str) -> Spec:
-    """A look that a field holds itself."""
-    return {"field": field, "type": "quantitative", "scale": None, "legend": None}
 
 
 def either(test: str, strong: object, plain: object) -> Spec:
@@ -241,13 +238,21 @@ def round_step(width: float) -> float:
     return next(k * power for k in (1, 2, 5, 10) if k * power >= width * (1 - SLACK))
 
 
-def whole_ticks(first: int, last: int) -> list[int]:
-    """Whole numbers at equal distances; of larger steps round ones, and the first."""
-    step = max(1, round(round_step(max(1, last - first) / WHOLE_TICKS)))
-    if step <= 2:
-        return list(range(first, last + 1, step))
-    even = range(math.ceil(first / step) * step, last + 1, step)
-    return [first, *(tick for tick in even if tick - first > step / 2)]
+def whole_ticks(first: int, last: int, most: int = WHOLE_TICKS) -> list[int]:
+    """Whole numbers at equal distances, of larger steps round ones; the first and the last."""
+    step = max(1, round(round_step(max(1, last - first) / most)))
+    start = first if step <= 2 else math.ceil(first / step) * step
+    between = range(start, last, step)
+    inner = [tick for tick in between if tick - first > step / 2 and last - tick > step / 2]
+    return list(dict.fromkeys([first, *inner, last]))
+
+
+def whole_axis(first: int, last: int) -> Spec:
+    """Ticks at whole numbers, fewer where the chart is too narrow for all: the last has a label."""
+    ticks, few = whole_ticks(first, last), whole_ticks(first, last, FEW_TICKS)
+    needed = len(ticks) * (TICK + DIGIT * len(str(last)))
+    narrow = {"expr": f"width < {needed} ? {few} : {ticks}"}
+    return {"format": "d", "values": ticks if ticks == few else narrow}
 
 
 def config() -> dict[str, Any]:

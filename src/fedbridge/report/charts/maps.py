@@ -1,8 +1,8 @@
 """The map of who wins: over the sources' distance and the target's noise.
 
 The ground is theory: which of the rules has the smallest Delta error at a point, for one source
-and, where a rule has one, ``β = 1/2`` as in the paper's figure. It is grey and has the rules' names
-written on it: colours belong to what lies there, the sources of a run, or the settings of a
+and, where a rule has one, ``β = 1/2`` as in the paper's figure. It is grey, with a legend that goes
+wherever the map goes: colours belong to what lies there, the sources of a run, or the settings of a
 comparison in the colour of the method that won.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedbridge.core.theory import fedda_delta, fedgp_delta_approximation
 from fedbridge.report import charts
-from fedbridge.report.text import number
+from fedbridge.report.text import number, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ AIR = 4.0
 """The map reaches so many times farther than its points, on both sides."""
 
 GROUND_TITLE = "smallest Delta error"
-GROUND = {"source-only": 0.05, "fedgp": 0.13, "fedda": 0.2, "target-only": 0.28}
+GROUND = {"source-only": 0.05, "fedgp": 0.15, "fedda": 0.25, "target-only": 0.36}
 """Rules of the ground, and how dark each is."""
 
 HEIGHT, WIDTHS = 300, (230, 300, 380, 480, 620)
@@ -40,12 +40,6 @@ NAMED, LONGEST_NAME = 8, 96
 
 LETTER, LINE, SIDE = 6.2, 13, 9
 """Pixels of a letter, of a line, and from a place to its name."""
-
-SPOTS, INNER = 24, 0.04
-"""The names of rules are tried on so many places across, not nearer to the edge than this."""
-
-ENOUGH = 3.0
-"""Of so much room around a rule's name, in its own size, the place next to the middle is best."""
 
 HERE = {
     "x": {"field": "d2", "type": "quantitative"},
@@ -121,10 +115,9 @@ def win_map(
     x_edges = _edges([place.d2 for place in shown])
     y_edges = _edges([place.sigma2 for place in shown])
     frame = _Frame(x_edges[0], x_edges[-1], y_edges[0], y_edges[-1])
-    named = _named(shown, frame)
+    named, ground = _named(shown, frame), _ground(x_edges, y_edges, angles)
     data: dict[str, charts.Columns] = {
-        "values": _ground(x_edges, y_edges, angles),
-        "rules": _rule_names(shown, frame, angles),
+        "values": ground,
         "places": {
             "name": [place.name for place in shown],
             "d2": [charts.short(place.d2) for place in shown],
@@ -136,13 +129,7 @@ def win_map(
         "names": named,
     }
     layers = [
-        _ground_layer(x_edges, y_edges),
-        charts.layer(
-            charts.mark("text", fontStyle="italic", color=charts.colour("soft"), tooltip=None),
-            "rules",
-            **HERE,
-            text={"field": "rule", "type": "nominal"},
-        ),
+        _ground_layer(x_edges, y_edges, [rule for rule in GROUND if rule in ground["rule"]]),
         *(each for side in sorted(set(named["side"])) for each in _names_layers(side)),
         _places_layer(shown),
     ]
@@ -156,14 +143,13 @@ def win_map(
     )
     more = len(shown) - DESCRIBED
     told += f"; {more} more" if more > 0 else ""
-    rules = [rule for rule in GROUND if rule in data["values"]["rule"]]
-    if len(rules) > 1:
-        note = f"{note} From the faintest ground to the strongest: {', '.join(rules)}.".strip()
-    hidden, unnamed = len(places) - len(shown), len(shown) - len(named["name"])
+    unnamed = len(shown) - len(named["name"])
     if unnamed:
         note = f"{note} {unnamed} have their name under the pointer.".strip()
+    hidden = sorted((p for p in places if p not in shown), key=lambda place: -place.weight)
     if hidden:
-        note = f"{note} {hidden} with an estimate of zero or below cannot be shown.".strip()
+        names = some([place.name for place in hidden], DESCRIBED)
+        note = f"{note} Not on the map, with an estimate of zero or below: {names}.".strip()
     spec = charts.drawing(*layers, height=HEIGHT)
     return charts.Chart(key, title, spec, data, told=f"{told}.", note=note)
 
@@ -198,7 +184,7 @@ SIDES = tuple(
 )
 """Where a name may stand: right or left of its place, and how many lines below."""
 
-STROKE = (0.3, 0.5, 0.7, 0.9)
+STROKE = tuple(k / 10 for k in range(1, 10))
 """Points of the stroke from a place to its name, at which nothing else may stand."""
 
 
@@ -247,22 +233,37 @@ def _overlap(boxes: Sequence[_Box], others: Sequence[_Box]) -> bool:
 
 
 def _named(places: Sequence[Place], frame: _Frame) -> charts.Columns:
-    """Names for the weightiest places, on the first side of each that is free at every width.
+    """Names for the weightiest places; one that has no room beside weightier ones is left out."""
+    named: list[Place] = []
+    sides: dict[Place, int] = {}
+    for place in reversed(places[-NAMED:]):
+        found = _sides([*named, place], [_Map(places, frame, width) for width in WIDTHS])
+        if found is not None:
+            named.append(place)
+            sides = found
+    return {
+        "name": [place.name for place in sides],
+        "d2": [charts.short(place.d2) for place in sides],
+        "sigma2": [charts.short(place.sigma2) for place in sides],
+        "side": list(sides.values()),
+    }
+
+
+def _sides(named: Sequence[Place], maps: Sequence[_Map]) -> dict[Place, int] | None:
+    """The first side of each that is free at every width; None if one of them has none.
 
     They are set from right to left: strokes to names on the right then pass none of them.
     """
-    maps = [_Map(places, frame, width) for width in WIDTHS]
-    columns: charts.Columns = {name: [] for name in ("name", "d2", "sigma2", "side")}
-    for place in sorted(places[-NAMED:], key=lambda place: -place.d2):
-        for side in range(len(SIDES)):
-            if all(drawn.free(place, side) for drawn in maps):
-                for drawn in maps:
-                    drawn.take(place, side)
-                values = (place.name, charts.short(place.d2), charts.short(place.sigma2), side)
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-                break
-    return columns
+    sides = {}
+    for place in sorted(named, key=lambda place: -place.d2):
+        free = (k for k in range(len(SIDES)) if all(drawn.free(place, k) for drawn in maps))
+        side = next(free, None)
+        if side is None:
+            return None
+        for drawn in maps:
+            drawn.take(place, side)
+        sides[place] = side
+    return sides
 
 
 def _names_layers(side: int) -> list[charts.Spec]:
@@ -290,35 +291,6 @@ def _names_layers(side: int) -> list[charts.Spec]:
     return [stroke, names] if lines else [names]
 
 
-def _rule_names(places: Sequence[Place], frame: _Frame, angles: Angles) -> charts.Columns:
-    """Every rule's name where its ground is widest and nothing lies."""
-    ticks = [INNER + (1 - 2 * INNER) * k / (SPOTS - 1) for k in range(SPOTS)]
-    won = {(x, y): _winner(*frame.at(x, y), angles) for x in ticks for y in ticks}
-    width = WIDTHS[0]
-    marks = [frame.pixels(place.d2, place.sigma2, width) for place in places]
-    columns: charts.Columns = {name: [] for name in ("rule", "d2", "sigma2")}
-    for rule in dict.fromkeys(won.values()):
-        others = [(x * width, (1 - y) * HEIGHT) for (x, y), name in won.items() if name != rule]
-        wide, best, where = LETTER * len(rule) / 2, (0.0, -1.0), None
-        for (x, y), name in won.items():
-            left, top = x * width, (1 - y) * HEIGHT
-            if name == rule and wide < left < width - wide:
-                near = [abs(left - a) / wide + abs(top - b) / LINE for a, b in others]
-                near += [
-                    max(abs(left - a) / (2 * wide), abs(top - b) / (2 * LINE)) for a, b in marks
-                ]
-                room = min([*near, ENOUGH])
-                found = (room, -abs(x - 0.5) - abs(y - 0.5))
-                if room >= 1 and found > best:
-                    best, where = found, frame.at(x, y)
-        if where is not None:
-            for column, value in zip(
-                columns.values(), (rule, *map(charts.short, where)), strict=True
-            ):
-                column.append(value)
-    return columns
-
-
 def _winner(d2: float, sigma2: float, angles: Angles) -> str:
     """The rule with the smallest Delta error."""
     errors = delta_errors(d2, sigma2, angles)
@@ -336,11 +308,10 @@ def _ground(x_edges: Sequence[float], y_edges: Sequence[float], angles: Angles) 
     rule has a wedge between two straight lines.
     """
     bottom, top = y_edges[0], y_edges[-1]
-    columns: charts.Columns = {name: [] for name in ("rule", "shade", "x", "y", "y2")}
+    columns: charts.Columns = {name: [] for name in ("rule", "x", "y", "y2")}
     for rule, low, high in _wedges(bottom / x_edges[-1], top / x_edges[0], angles):
         for x in x_edges:
             columns["rule"].append(rule)
-            columns["shade"].append(GROUND[rule])
             columns["x"].append(charts.short(x))
             columns["y"].append(charts.short(min(top, max(bottom, low * x))))
             columns["y2"].append(charts.short(min(top, max(bottom, high * x))))
@@ -374,14 +345,26 @@ def _logarithmic(field: str, title: str, edges: Sequence[float]) -> charts.Spec:
     return charts.axis_of(field, title, axis=axis, scale=scale)
 
 
-def _ground_layer(x_edges: Sequence[float], y_edges: Sequence[float]) -> charts.Spec:
+def _ground_layer(
+    x_edges: Sequence[float], y_edges: Sequence[float], rules: Sequence[str]
+) -> charts.Spec:
+    """Shades of grey, with a legend: a ground may be too small for a name, or under others'."""
+    soft, shades = charts.colour("soft"), {rule: GROUND[rule] for rule in rules}
+    legend = {
+        "title": GROUND_TITLE,
+        "columns": 2,
+        "symbolType": "square",
+        "symbolFillColor": soft,
+        "symbolStrokeColor": soft,
+        "symbolStrokeWidth": 0,
+        "symbolSize": 160,
+    }
     return charts.layer(
-        charts.mark("area", line=False, color=charts.colour("soft")),
+        charts.mark("area", line=False, color=soft),
         x=_logarithmic("x", DISTANCE, x_edges),
         y=_logarithmic("y", NOISE, y_edges),
         y2={"field": "y2"},
-        detail={"field": "rule", "type": "nominal"},
-        opacity=charts.as_it_is("shade"),
+        opacity={**charts.by_name("rule", shades, legend=legend), "type": "ordinal"},
         tooltip=charts.told_fields(("rule", GROUND_TITLE)),
     )
 

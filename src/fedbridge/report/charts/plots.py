@@ -129,8 +129,7 @@ def _x_axis(lines: Sequence[Series], title: str, *, whole: bool) -> charts.Spec:
     places = sorted({x for line in lines for x, _ in line.points})
     axis: charts.Spec = {}
     if whole:
-        ticks = charts.whole_ticks(math.floor(places[0]), math.ceil(places[-1]))
-        axis = {"format": "d", "values": ticks}
+        axis = charts.whole_axis(math.floor(places[0]), math.ceil(places[-1]))
     elif len(places) <= charts.WHOLE_TICKS:
         axis = {"values": [charts.short(x) for x in places]}
     return charts.axis_of("x", title, axis=axis, scale={"nice": False, "padding": 6})
