@@ -246,7 +246,7 @@ def _load(
         in_force[KEEP_SOURCES] = list(task.source_names)
     if options.get(POSITIVE) is not None:
         task = with_positive(task, options[POSITIVE])
-        in_force[POSITIVE] = task.class_names[1] if task.class_names else str(options[POSITIVE])
+        in_force[POSITIVE] = task.positive_name
     return replace(task, manifest={**task.manifest, "options": in_force})
 
 
