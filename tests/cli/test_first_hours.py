@@ -101,7 +101,7 @@ def test_sites_are_chosen_and_the_positive_class_too(capsys):
     )
     assert found["sources"] == ["Nord", "Süd"]
     record = read_run(Path(found["out"]))
-    assert record.class_names == ["1", "0"]
+    assert (record.class_names, record.positive) == (["0", "1"], 0)
     words += ["--sources", "Nord,West", "--out", "two"]
     assert json.loads(told(capsys, "run", "kliniken.csv", *words, "--json"))["sources"] == [
         "Nord",

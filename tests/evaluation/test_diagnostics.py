@@ -87,6 +87,18 @@ def test_the_roc_curve_counts_the_scores_from_every_threshold_on(seed):
     assert np.trapezoid(found.sensitivity, found.false_positive_rate) == pytest.approx(found.auc)
 
 
+@given(SEEDS)
+def test_either_class_may_be_the_positive_one(seed):
+    outputs, labels = drawn(seed)
+    usual, other = (diagnose(outputs, labels, 2, positive) for positive in (1, 0))
+    swapped = diagnose(outputs.flip(1), 1 - labels, 2)
+    assert (other.measures, other.classes) == (usual.measures, usual.classes)
+    assert other.calibration == swapped.calibration
+    assert other.roc.sensitivity == swapped.roc.sensitivity
+    assert other.roc.thresholds == swapped.roc.thresholds
+    assert other.roc.auc == usual.roc.auc
+
+
 def test_a_roc_curve_keeps_no_point_between_two_corners():
     outputs = torch.stack((torch.zeros(6), torch.arange(6.0)), dim=1)
     curve = roc_curve(outputs, torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -116,6 +128,11 @@ def test_sensitivity_and_specificity_are_the_recalls_at_a_threshold(seed, thresh
     point = at_threshold(outputs, labels, threshold)
     assert point.specificity.value == pytest.approx(100 * recall[0])
     assert point.sensitivity.value == pytest.approx(100 * recall[1])
+    mirrored = at_threshold(outputs.flip(1), 1 - labels, threshold, positive=0)
+    assert mirrored == point
+    precision = metrics.precision_score(labels, named, zero_division=np.nan)
+    told = np.nan if point.precision is None else point.precision.value
+    assert told == pytest.approx(100 * precision, nan_ok=True)
 
 
 def test_points_of_the_roc_curve_are_reached_at_their_thresholds():

@@ -69,10 +69,10 @@ class TestPredict:
         task = fb.FederatedTask.from_arrays(
             {"A": (rows["A"], labels["A"])}, (rows["T"], labels["T"]), positive=0
         )
-        assert task.class_names == ("1", "0")
+        assert (task.class_names, task.positive_name) == (("0", "1"), "0")
         result = fb.run(task, **QUICK)
         found = fb.predict(result, rows["A"])
-        assert list(found)[1:] == ["prediction", "probability_1", "probability_0"]
+        assert list(found)[1:] == ["prediction", "probability_0", "probability_1"]
         for same in (torch.tensor(rows["A"]), pd.DataFrame(rows["A"])):
             pd.testing.assert_frame_equal(fb.predict(result, same), found)
 

@@ -132,9 +132,9 @@ def load_task(
         seed: Decides every random choice of rows.
         **options: What this kind of task takes besides, such as ``n_target``; and of every task
             ``sources``, the names of the sources to keep, as a list or separated by commas,
-            ``exclude_sites``, those to leave out, ``positive``, the label of the class that
-            sensitivity, ROC curve and calibration are of, and ``protocol``, ``fair`` or ``paper``:
-            whose settings of rows and runs.
+            ``exclude_sites``, those to leave out, ``positive``, the label of the class, of two,
+            that sensitivity, ROC curve and calibration are of (the model is the same for either),
+            and ``protocol``, ``fair`` or ``paper``: whose settings of rows and runs.
     """
     if not isinstance(name_or_path, str | Path):
         raise OptionError(
@@ -249,7 +249,7 @@ def _load(
         in_force[KEEP_SOURCES] = list(task.source_names)
     if options.get(POSITIVE) is not None:
         task = with_positive(task, options[POSITIVE])
-        in_force[POSITIVE] = task.class_names[1] if task.class_names else str(options[POSITIVE])
+        in_force[POSITIVE] = task.positive_name
     return replace(task, manifest={**task.manifest, "options": in_force})
 
 

@@ -40,6 +40,7 @@ class LocalSite:
         n_classes: number of classes; None for regression.
         class_names: the labels as the data spell them.
         preprocessing: how the target's new rows are to be treated.
+        positive: index of the class, of two, that the target's measures are of.
     """
 
     name: str
@@ -49,6 +50,7 @@ class LocalSite:
     n_classes: int | None
     class_names: tuple[str, ...] | None
     preprocessing: Preprocessing | None = None
+    positive: int = 1
 
     def __post_init__(self) -> None:
         if (self.role == "target") != (self.test is not None):
@@ -62,7 +64,14 @@ def sites_of(task: FederatedTask) -> list[LocalSite]:
     """Every site's part of a task, the target first."""
     known = task.preprocessing if isinstance(task.preprocessing, Preprocessing) else None
     target = LocalSite(
-        task.target.name, "target", task.target, task.test, task.n_classes, task.class_names, known
+        task.target.name,
+        "target",
+        task.target,
+        task.test,
+        task.n_classes,
+        task.class_names,
+        known,
+        task.positive,
     )
     sources = [
         LocalSite(site.name, "source", site, None, task.n_classes, task.class_names)
@@ -82,6 +91,7 @@ def save_site(path: Path, site: LocalSite) -> None:
         "role": site.role,
         "n_classes": site.n_classes,
         "class_names": site.class_names,
+        "positive": site.positive,
         "train": {"name": site.train.name, "prepare": prepare_to_record(site.train.prepare)},
         "test": None
         if site.test is None
@@ -133,4 +143,5 @@ def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
         header["n_classes"],
         None if names is None else tuple(names),
         None if treated is None else Preprocessing.from_json(treated),
+        header.get("positive", 1),
     )

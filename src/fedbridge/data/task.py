@@ -94,6 +94,8 @@ class FederatedTask:
         target_pool: All training rows of the target with labels, for the oracle bound only;
             ``None`` when ``target`` already holds them all.
         class_names: The labels as the data spell them, by class index.
+        positive: Index of the class, of two, that sensitivity, ROC curve and calibration are of: a
+            matter of what is reported, never of what is trained.
         model: Name of the model used unless the run names another.
         defaults: Run options (``lr``, ``epochs``, ``batch_size``, ...) that suit this task.
         of_methods: Run and method options that suit some methods on this task, by their name.
@@ -113,6 +115,7 @@ class FederatedTask:
     unlabelled: Features | None = None
     target_pool: Site | None = None
     class_names: tuple[str, ...] | None = None
+    positive: int = 1
     model: str = "mlp"
     defaults: Mapping[str, object] = field(default_factory=dict)
     of_methods: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -159,7 +162,7 @@ class FederatedTask:
             return f"regression, {self.outputs} value{'s' * (self.outputs != 1)}"
         names = self.class_names or tuple(map(str, range(self.n_classes)))
         shown = ", ".join(map(repr, names[:MOST_NAMES])) + ", ..." * (len(names) > MOST_NAMES)
-        positive = f", positive {names[1]!r}" if self.n_classes == 2 else ""
+        positive = "" if self.positive_name is None else f", positive {self.positive_name!r}"
         return f"{self.n_classes} classes ({shown}{positive})"
 
     def _columns(self) -> str:
@@ -261,6 +264,13 @@ class FederatedTask:
         if self.n_classes is not None:
             return self.n_classes
         return self.label_shape[0] if self.label_shape else 1
+
+    @property
+    def positive_name(self) -> str | None:
+        """What the positive of two classes is called; None where there are not two."""
+        if self.n_classes != 2:
+            return None
+        return (self.class_names or ("0", "1"))[self.positive]
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -518,10 +528,7 @@ def left_out_notes(sites: Sequence[str]) -> list[str]:
 
 
 def with_positive(task: FederatedTask, label: object) -> FederatedTask:
-    """The task with this class as the positive one, which is class 1 of two wherever one counts.
-
-    Sensitivity, ROC curves and calibration are of it.
-    """
+    """The task with measures of this class, of two; its rows stay as they are."""
     if task.n_classes != 2:
         found = "values to predict" if task.n_classes is None else f"{task.n_classes} classes"
         raise OptionError(
@@ -536,24 +543,7 @@ def with_positive(task: FederatedTask, label: object) -> FederatedTask:
             f"{label!r}.{nearest(str(label), names)}"
         )
     note = f"positive class: {meant!r}"
-    if meant == names[1]:
-        return replace(task, notes=(*task.notes, note))
-    from fedbridge.data.tables.preprocessing import Preprocessing
-
-    how = task.preprocessing
-    return replace(
-        task.with_training(_swapped),
-        test=_swapped(task.test),
-        class_names=names[::-1],
-        preprocessing=replace(how, class_names=names[::-1])
-        if isinstance(how, Preprocessing)
-        else how,
-        notes=(*task.notes, note),
-    )
-
-
-def _swapped(site: Site) -> Site:
-    return replace(site, y=1 - site.y)
+    return replace(task, positive=names.index(meant), notes=(*task.notes, note))
 
 
 def _meant(name: str, names: Iterable[str]) -> str | None:

@@ -1,7 +1,8 @@
 """What a model's outputs on a test set show beyond one number; pure functions, plain results.
 
 Shares are in percent, as accuracies are everywhere; rates of a ROC curve and thresholds lie in
-[0, 1], as probabilities do. With two classes, class 1 is the positive one.
+[0, 1], as probabilities do. Of two classes one is ``positive``: class 1 unless another is named.
+Which one it is changes nothing about the model, nor its accuracy or area under the ROC curve.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BINS = 10
+THRESHOLD = 0.5
+"""The operating point that tables and summaries tell of."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,16 @@ class OperatingPoint:
     threshold: float
     sensitivity: WithInterval | None
     specificity: WithInterval | None
+    precision: WithInterval | None
+
+    @property
+    def shares(self) -> dict[str, WithInterval | None]:
+        """What it has to tell, by name; None where no row tells it."""
+        return {
+            "sensitivity": self.sensitivity,
+            "specificity": self.specificity,
+            "precision": self.precision,
+        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,9 @@ class Diagnosis:
     calibration: Calibration | None = None
 
 
-def diagnose(outputs: Tensor, labels: Tensor, n_classes: int | None) -> Diagnosis:
+def diagnose(
+    outputs: Tensor, labels: Tensor, n_classes: int | None, positive: int = 1
+) -> Diagnosis:
     """Everything at once; ``n_classes`` is None for regression."""
     if n_classes is None:
         return _diagnose_values(outputs, labels)
@@ -124,11 +139,11 @@ def diagnose(outputs: Tensor, labels: Tensor, n_classes: int | None) -> Diagnosi
     classes = class_measures(confusion)
     recalls = [of.recall for of in classes if of.recall is not None]
     measures = {"accuracy": accuracy, "balanced_accuracy": mean_of_shares(recalls)}
-    roc = roc_curve(outputs, labels) if n_classes == 2 else None
+    roc = roc_curve(outputs, labels, positive) if n_classes == 2 else None
     if roc is not None:
         negatives, positives = counts.sum(1).tolist()
         measures["auc"] = auc_estimate(roc.auc, positives, negatives)
-    honest = calibration(outputs, labels)
+    honest = calibration(outputs, labels, positive)
     return Diagnosis(len(labels), measures, evidence(accuracy), confusion, classes, roc, honest)
 
 
@@ -161,15 +176,15 @@ def class_measures(confusion: list[list[int]]) -> list[ClassMeasures]:
     ]
 
 
-def margin(outputs: Tensor) -> NDArray[np.float64]:
+def margin(outputs: Tensor, positive: int = 1) -> NDArray[np.float64]:
     """Log odds of the positive of two classes: finer than its probability, which rounds to 1."""
-    values: NDArray[np.float64] = (outputs[:, 1] - outputs[:, 0]).double().numpy()
+    values: NDArray[np.float64] = (outputs[:, positive] - outputs[:, 1 - positive]).double().numpy()
     return values
 
 
-def positive_probability(outputs: Tensor) -> NDArray[np.float64]:
+def positive_probability(outputs: Tensor, positive: int = 1) -> NDArray[np.float64]:
     """Probability of the positive of two classes."""
-    return _chances(margin(outputs))
+    return _chances(margin(outputs, positive))
 
 
 def _chances(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -177,18 +192,19 @@ def _chances(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-def roc_curve(outputs: Tensor, labels: Tensor) -> Roc | None:
+def roc_curve(outputs: Tensor, labels: Tensor, positive: int = 1) -> Roc | None:
     """The ROC curve of two classes, at its corners only; None unless both classes occur."""
     from sklearn import metrics
 
+    truth = labels.numpy() == positive
     auc = area_under_roc(outputs[:, 1] - outputs[:, 0], labels)
     if auc is None:
         return None
     alarms, hits, thresholds = metrics.roc_curve(
-        labels.numpy(), margin(outputs), drop_intermediate=False
+        truth, margin(outputs, positive), drop_intermediate=False
     )
     corner = np.ones(len(hits), dtype=bool)
-    positives = int(labels.sum())
+    positives = int(truth.sum())
     up = np.diff(np.rint(hits * positives))
     right = np.diff(np.rint(alarms * (len(labels) - positives)))
     corner[1:-1] = up[:-1] * right[1:] != up[1:] * right[:-1]
@@ -200,21 +216,26 @@ def roc_curve(outputs: Tensor, labels: Tensor) -> Roc | None:
     )
 
 
-def at_threshold(outputs: Tensor, labels: Tensor, threshold: float) -> OperatingPoint:
-    """Sensitivity and specificity when a probability of at least ``threshold`` is positive."""
-    named, truth = positive_probability(outputs) >= threshold, labels.numpy() == 1
+def at_threshold(
+    outputs: Tensor, labels: Tensor, threshold: float = THRESHOLD, positive: int = 1
+) -> OperatingPoint:
+    """What follows when a probability of at least ``threshold`` is positive."""
+    named, truth = positive_probability(outputs, positive) >= threshold, labels.numpy() == positive
+    hits = int((named & truth).sum())
     return OperatingPoint(
         threshold,
-        share(int((named & truth).sum()), int(truth.sum())),
+        share(hits, int(truth.sum())),
         share(int((~named & ~truth).sum()), int((~truth).sum())),
+        share(hits, int(named.sum())),
     )
 
 
-def calibration(outputs: Tensor, labels: Tensor) -> Calibration:
+def calibration(outputs: Tensor, labels: Tensor, positive: int = 1) -> Calibration:
     """Predicted against observed probabilities in bins of equal width."""
     of: Literal["positive", "confidence"] = "positive" if outputs.shape[1] == 2 else "confidence"
     if of == "positive":
-        predicted, happened = positive_probability(outputs), labels.numpy() == 1
+        predicted = positive_probability(outputs, positive)
+        happened = labels.numpy() == positive
     else:
         chances, named = outputs.double().softmax(1).max(1)
         predicted, happened = chances.numpy(), (named == labels).numpy()

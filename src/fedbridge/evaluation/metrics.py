@@ -22,7 +22,8 @@ class Metrics:
         loss: cross-entropy or squared error; None if it was not measured.
         accuracy: share of right answers in percent; None for regression.
         balanced_accuracy: mean over classes of the share of right answers, in percent.
-        auc: area under the ROC curve, for two classes that both occur.
+        auc: area under the ROC curve, for two classes that both occur; the same for either as the
+            positive one.
     """
 
     loss: float | None
@@ -54,12 +55,12 @@ def measure_predictions(outputs: Tensor, truth: Tensor, n_classes: int | None) -
         return Metrics(loss=float(squared_error(outputs, truth)))
     right = outputs.argmax(1) == truth
     recalls = [right[truth == label].double().mean() for label in truth.unique()]
-    positive = outputs[:, 1] - outputs[:, 0] if n_classes == 2 else None
+    score = outputs[:, 1] - outputs[:, 0] if n_classes == 2 else None
     return Metrics(
         loss=float(functional.cross_entropy(outputs, truth)),
         accuracy=100 * float(right.double().mean()),
         balanced_accuracy=100 * float(torch.stack(recalls).mean()),
-        auc=None if positive is None else area_under_roc(positive, truth),
+        auc=None if score is None else area_under_roc(score, truth),
     )
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError, OptionError
@@ -28,7 +28,7 @@ from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
 from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, fingerprint, run_id
 from fedbridge.runs.lock import folder_lock
-from fedbridge.runs.record import summarise
+from fedbridge.runs.record import retold, summarise, told_positive
 from fedbridge.training.blend import module_of
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.state import Blend, Model, State, model_of_tensors
@@ -135,22 +135,29 @@ def run_lines(summary: Mapping[str, Any], model: nn.Module) -> tuple[str, str, s
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What those who write something at the end of a run may look at."""
+    """What those who measure or write something at the end of a run may look at."""
 
-    folder: Path
     task: FederatedTask
     federation: Federation
     state: Model
-    summary: Mapping[str, Any]
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """What the model says of the test rows, where these are here."""
+        return self.federation.predict(self.state, self.task.test)
 
 
 class Extras:
-    """What is written into a run's folder besides history, checkpoints, model and summary."""
+    """What is told of a run besides its history, and written besides its model and summary."""
 
-    def before_result(self, run: FinishedRun) -> None:
+    def measures(self, run: FinishedRun) -> Mapping[str, Any]:
+        """What the summary tells besides."""
+        return {}
+
+    def before_result(self, folder: Path, run: FinishedRun, summary: Mapping[str, Any]) -> None:
         """Before model and summary: the summary marks the run as finished."""
 
-    def after_result(self, run: FinishedRun) -> None:
+    def after_result(self, folder: Path) -> None:
         """When all files of the run are there."""
 
 
@@ -231,37 +238,41 @@ class Run:
             method.deliver(blank, result) if isinstance(result, State) else module_of(blank, result)
         )
         finished = self._finished(folder) if nothing_to_run else None
-        summary = finished or summarise(
+        federation.begin_round(self.history[-1]["round"])
+        run = FinishedRun(self.task, federation, result)
+        summary = finished or {}
+        if finished is None or told_positive(finished, self.task) != self.config()["positive"]:
+            now = self._summarise(run, time.perf_counter() - begun)
+            summary = now if finished is None else retold(finished, now)
+        if folder is not None and not (summary is finished and folder.is_whole()):
+            self._write_result(folder, run, delivered, summary)
+        out = None if folder is None else folder.path
+        return RunResult.of(self.task, self.history, summary, delivered, out, self.config())
+
+    def _summarise(self, run: FinishedRun, seconds: float) -> dict[str, Any]:
+        """The summary with what is measured besides; of the class that the configuration names."""
+        told = summarise(
             self.task,
             self.history,
             method=self.method,
             seed=self.seed,
             rounds=self.rounds,
-            parameters=federation.blocks.total,
-            seconds=time.perf_counter() - begun,
+            parameters=run.federation.blocks.total,
+            seconds=seconds,
         )
-        if folder is not None and not (finished and folder.is_whole()):
-            self._write_result(folder, federation, result, delivered, summary)
-        out = None if folder is None else folder.path
-        return RunResult.of(self.task, self.history, summary, delivered, out, self.config())
+        return {**told, "positive": self.config()["positive"], **self.extras.measures(run)}
 
     def _write_result(
-        self,
-        folder: RunFolder,
-        federation: Federation,
-        state: Model,
-        delivered: nn.Module,
-        summary: dict[str, Any],
+        self, folder: RunFolder, run: FinishedRun, delivered: nn.Module, summary: dict[str, Any]
     ) -> None:
         """All files of a finished run, or those that an earlier end has not come to."""
-        federation.begin_round(self.history[-1]["round"])
-        whole = FinishedRun(folder.path, self.task, federation, state, summary)
         folder.unseal()
         if not self.claimed:
             folder.write_task(self.task, self.config())
-        self.extras.before_result(whole)
+            folder.write_config(self.config())
+        self.extras.before_result(folder.path, run, summary)
         folder.write_result(delivered, summary, self.config())
-        self.extras.after_result(whole)
+        self.extras.after_result(folder.path)
         folder.seal()
 
     def config(self) -> dict[str, Any]:
@@ -272,6 +283,7 @@ class Run:
             "task": self.task.name,
             "target": self.task.target.name,
             "sources": list(self.task.source_names),
+            "positive": self.task.positive_name,
             "loaded_as": self.task.manifest.get("loaded_as"),
             "method": self.method,
             "seed": self.seed,

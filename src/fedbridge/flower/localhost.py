@@ -28,15 +28,16 @@ from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.flower.site import MODEL
 from fedbridge.methods import check_travels, class_of, decides_at_target, usual_options
 from fedbridge.models import build_model, check_built_in
-from fedbridge.report import keep_outputs, write_model_card, write_report
+from fedbridge.report import write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
+from fedbridge.runs.record import Tested, positive_measures, tested_on, write_tested
 from fedbridge.training.state import State
 from fedbridge.training.trainer import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from fedbridge.data.task import FederatedTask
 
@@ -157,9 +158,11 @@ class Rehearsal:
         tensors = load_file(self._model_file())
         model = class_of(self.method).restore(model, tensors)
         model.load_state_dict(tensors)
+        tested = tested_on(self._outputs(model, history[-1]["round"]), self.task.test)
+        summary |= positive_measures(tested, self.task)
         folder.write_result(model, summary, config)
         if kept:
-            self._write_end(model, summary, history[-1]["round"])
+            self._write_end(tested, summary)
             folder.seal()
         out = folder.path if kept else None
         return RunResult.of(self.task, history, summary, model, out, config)
@@ -175,13 +178,16 @@ class Rehearsal:
         kept = (here / SITES / file_name(self.task.target.name) / MODEL).rglob(name)
         return max(kept, key=lambda file: file.stat().st_mtime_ns, default=here / name)
 
-    def _write_end(self, model: nn.Module, summary: dict[str, Any], last: int) -> None:
-        """What a finished run has besides; the test rows are here, not at the coordinator."""
-        test = self.task.test
+    def _outputs(self, model: nn.Module, last: int) -> Tensor:
+        """What the model says of the test rows, which are here, not at the coordinator."""
         bench = Workbench(deepcopy(model), self.task, seed=self.seed)
         state = State(parameter_vector(model), buffer_copies(model))
-        outputs = bench.predict(state, test, round=last)
-        keep_outputs(self.run_folder.path, outputs, test)
+        return bench.predict(state, self.task.test, round=last)
+
+    def _write_end(self, tested: Tested | None, summary: dict[str, Any]) -> None:
+        """What a finished run has besides."""
+        if tested is not None:
+            write_tested(self.run_folder.path, tested)
         write_model_card(self.run_folder.path, summary)
         write_report(self.run_folder.path, unchecked=True)
 
@@ -190,6 +196,7 @@ class Rehearsal:
         model = given.pop("model", None) or self.task.model
         own = {name: given.pop(name) for name in NETWORK if name in given}
         about = {
+            "positive": self.task.positive_name,
             "loaded_as": self.task.manifest.get("loaded_as"),
             "data_sha256": fingerprint(self.task),
             "engine": self.engine,

@@ -402,6 +402,7 @@ def own_view(site: LocalSite, spec: RunSpec) -> DistantTask:
         test=elsewhere(f"{spec.target} (test)") if site.test is None else site.test,
         n_classes=site.n_classes,
         class_names=site.class_names,
+        positive=site.positive,
     )
 
 

@@ -15,7 +15,7 @@ from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
-from fedbridge.runs.record import summarise
+from fedbridge.runs.record import positive_measures, read_tested, summarise
 from fedbridge.training.blend import module_of
 
 if TYPE_CHECKING:
@@ -106,22 +106,25 @@ class TargetRun:
             seconds=0.0,
         )
         summary = {name: value for name, value in told.items() if name not in NOT_KNOWN}
-        folder.write_summary(summary)
         if self.pages:
             self._write_pages(state, summary)
+        else:
+            folder.write_summary(summary)
         folder.seal()
         for file in folder.path.iterdir():
             file.chmod(PRIVATE)
 
-    def _write_pages(self, state: Model | None, summary: Mapping[str, Any]) -> None:
-        """Outputs on the test rows, card and page."""
+    def _write_pages(self, state: Model | None, summary: dict[str, Any]) -> None:
+        """Outputs on the test rows, the summary with what they show, card and page."""
         # Only a target of a deployment draws pages: no other site waits for what that needs.
         from fedbridge.report import keep_outputs, write_model_card, write_report
 
-        path, test = self.folder.path, self.federation.task.test
+        path, task = self.folder.path, self.federation.task
         if state is not None:
-            keep_outputs(path, self.federation.predict(state, test), test)
+            keep_outputs(path, self.federation.predict(state, task.test), task.test)
+        summary |= positive_measures(read_tested(path), task)
         write_model_card(path, summary)
+        self.folder.write_summary(summary)
         write_report(path, unchecked=True)
 
     def config(self, history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -137,6 +140,7 @@ class TargetRun:
             "seed": spec.seed,
             "rounds": max(0, history[-1]["round"]),
             "run": spec.run,
+            "positive": task.positive_name,
             "data_sha256": fingerprint(task),
             "settings": dict(spec.settings),
             "options": dict(spec.options),

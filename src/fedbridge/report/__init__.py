@@ -27,10 +27,16 @@ from fedbridge.report.run_page import run_page
 from fedbridge.report.tables import FORMATS
 from fedbridge.runs.comparison import COMPARISON_FILE, ComparisonRecord, read_comparison
 from fedbridge.runs.folder import RunFolder, RunFolderError
-from fedbridge.runs.record import RunRecord, Tested, read_run, write_tested
+from fedbridge.runs.record import (
+    RunRecord,
+    positive_measures,
+    read_run,
+    tested_on,
+    write_tested,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -173,27 +179,33 @@ def paper_spec(chart: Chart) -> Spec:
 class ResultPages(Extras):
     """What a finished run gets besides its result when its test rows are elsewhere."""
 
-    def before_result(self, run: FinishedRun) -> None:
+    def before_result(self, folder: Path, run: FinishedRun, summary: Mapping[str, Any]) -> None:
         """The model card."""
-        write_model_card(run.folder, run.summary)
+        write_model_card(folder, summary)
 
-    def after_result(self, run: FinishedRun) -> None:
+    def after_result(self, folder: Path) -> None:
         """The page."""
-        write_report(run.folder, unchecked=True)
+        write_report(folder, unchecked=True)
 
 
 class AllResultFiles(ResultPages):
     """The same for a run whose test rows are here."""
 
-    def before_result(self, run: FinishedRun) -> None:
+    def measures(self, run: FinishedRun) -> Mapping[str, Any]:
+        """How the positive of two classes fares, which rows alone can tell."""
+        if run.task.n_classes != 2 or not len(run.task.test):
+            return {}
+        return positive_measures(tested_on(run.outputs, run.task.test), run.task)
+
+    def before_result(self, folder: Path, run: FinishedRun, summary: Mapping[str, Any]) -> None:
         """The outputs on the test rows too."""
         if len(run.task.test):
-            outputs = run.federation.predict(run.state, run.task.test)
-            keep_outputs(run.folder, outputs, run.task.test)
-        super().before_result(run)
+            keep_outputs(folder, run.outputs, run.task.test)
+        super().before_result(folder, run, summary)
 
 
 def keep_outputs(folder: Path, outputs: Tensor, test: Site) -> None:
     """Keep what a model says of the test rows, if it is finite: measures are made of it."""
-    if bool(outputs.isfinite().all()):
-        write_tested(folder, Tested(outputs.reshape(len(test), -1), test.y))
+    tested = tested_on(outputs, test)
+    if tested is not None:
+        write_tested(folder, tested)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.evaluation.diagnostics import Diagnosis, at_threshold
+from fedbridge.evaluation.diagnostics import THRESHOLD, Diagnosis
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.report.charts import PALETTE, REST, styles
 from fedbridge.report.tables import Cell, Column, Line, Table
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fedbridge.evaluation.ranking import Ranking
     from fedbridge.runs.comparison import Comparison, MeanScore
 
-THRESHOLD = 0.5
 MEASURES = {
     "accuracy": ("accuracy of the delivered model, %", "Accuracy, %", 1),
     "balanced_accuracy": ("balanced accuracy, %", "Balanced accuracy, %", 1),
@@ -100,16 +99,14 @@ def _scored(record: RunRecord) -> list[Line]:
 
 
 def _at_threshold(record: RunRecord) -> list[Line]:
-    """Sensitivity and specificity, for two classes that both occur."""
-    tested, found = record.tested, record.diagnosis
-    if tested is None or found is None or found.roc is None:
+    """Sensitivity, specificity and precision, for two classes that both occur."""
+    point = record.at_threshold(THRESHOLD)
+    if point is None:
         return []
-    point = at_threshold(tested.outputs, tested.labels, THRESHOLD)
-    positive = record.class_names[1]
-    both = {"sensitivity": point.sensitivity, "specificity": point.specificity}
+    positive = record.class_names[record.positive]
     return [
         _measured(f"{name} for {positive} at a threshold of {THRESHOLD}, %", measured, 1)
-        for name, measured in both.items()
+        for name, measured in point.shares.items()
         if measured is not None
     ]
 

@@ -9,7 +9,6 @@ from statistics import stdev
 from typing import TYPE_CHECKING
 
 from fedbridge.core.theory import share_off_line
-from fedbridge.evaluation.diagnostics import OperatingPoint, at_threshold
 from fedbridge.methods.candidates import ALONE
 from fedbridge.report.charts import CHANCE, INK, Chart
 from fedbridge.report.charts.maps import Angles, Place
@@ -55,6 +54,7 @@ from fedbridge.report.text import (
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
+    from fedbridge.evaluation.diagnostics import OperatingPoint
     from fedbridge.evaluation.intervals import WithInterval
 
 NAMED_CLASSES = 10
@@ -438,8 +438,8 @@ def _map(record: RunRecord) -> Chart | Html | None:
 
 def _tested(record: RunRecord) -> Section | None:
     """Measures with intervals, confusion, and for two classes ROC, threshold and calibration."""
-    diagnosis, rows = record.diagnosis, record.tested
-    if diagnosis is None or rows is None:
+    diagnosis = record.diagnosis
+    if diagnosis is None:
         return None
     parts: list[Part] = [
         measures_table(record),
@@ -453,13 +453,12 @@ def _tested(record: RunRecord) -> Section | None:
         parts.append(confusion_chart(diagnosis.confusion, names))
     panel: Html | None = None
     if diagnosis.roc is not None:
-        points = [
-            at_threshold(rows.outputs, rows.labels, step / STEPS) for step in range(STEPS + 1)
-        ]
+        each = (record.at_threshold(step / STEPS) for step in range(STEPS + 1))
+        points = [point for point in each if point is not None]
         parts.append(roc_chart(diagnosis.roc, points))
-        panel = _panel(points, names[1])
+        panel = _panel(points, names[record.positive])
     if diagnosis.calibration is not None:
-        parts.append(calibration_chart(diagnosis.calibration, names[1]))
+        parts.append(calibration_chart(diagnosis.calibration, names[record.positive]))
     parts += [panel, classes_table(record, diagnosis) if diagnosis.classes else None]
     return Section("On the test set", tuple(parts))
 

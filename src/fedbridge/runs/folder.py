@@ -43,7 +43,7 @@ FORMAT = 1
 SITES = "sites"
 """Folder of what sites remember in a run over Flower on one machine."""
 
-MAY_DIFFER = ("rounds", "version", "loaded_as")
+MAY_DIFFER = ("rounds", "version", "loaded_as", "positive")
 """Entries of the configuration that may change when a run is taken up again."""
 RESULTS = ("checksums.json", "summary.json", "test.safetensors", "model-card.md")
 """Files that tell how good the model of a finished run is; the first goes first."""

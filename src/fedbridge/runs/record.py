@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from fedbridge._version import __version__
 from fedbridge.base.errors import NonFiniteError, ShapeError
 from fedbridge.base.files import read_bytes, write_atomically
-from fedbridge.evaluation.diagnostics import Diagnosis, diagnose
+from fedbridge.evaluation.diagnostics import Diagnosis, OperatingPoint, at_threshold, diagnose
 from fedbridge.evaluation.intervals import Evidence, WithInterval, evidence, wilson_interval
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.runs.folder import RunFolder, RunFolderError
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.data.task import FederatedTask, Site
 
 Values = list[float | None]
 TESTED_FILE = "test.safetensors"
+OF_POSITIVE = ("positive", "sensitivity", "specificity", "precision", "notes")
+"""Entries of a summary that depend on which of two classes is the positive one."""
 PER_SOURCE = ("beta", "d2", "tau2_d2", "cosine")
 """Entries of a round that have a value for every source."""
 
@@ -66,6 +68,13 @@ class Chance:
     how: str
 
 
+def tested_on(outputs: Tensor, test: Site) -> Tested | None:
+    """What a model says of the test rows, if it is finite."""
+    if not bool(outputs.isfinite().all()):
+        return None
+    return Tested(outputs.reshape(len(test), -1), test.y)
+
+
 def write_tested(folder: Path, tested: Tested) -> None:
     """Keep the outputs and labels in a run's folder."""
     tensors = {
@@ -88,6 +97,14 @@ def read_tested(folder: Path) -> Tested | None:
             f"Expected the outputs on the test rows in {file}, but it cannot be read ({error}): "
             f"restore or remove it."
         ) from error
+
+
+def positive_measures(tested: Tested | None, task: FederatedTask) -> dict[str, float | None]:
+    """What a summary tells of the positive class of two; nothing where no row was looked at."""
+    if tested is None or task.n_classes != 2:
+        return {}
+    point = at_threshold(tested.outputs, tested.labels, positive=task.positive)
+    return {name: None if of is None else of.value for name, of in point.shares.items()}
 
 
 def summarise(
@@ -123,6 +140,7 @@ def summarise(
         "accuracy_interval": None if accuracy is None else list(wilson_interval(accuracy, count)),
         "balanced_accuracy": mean("balanced_accuracy"),
         "auc": mean("auc"),
+        "positive": task.positive_name,
         "loss": loss,
         "score": None if accuracy is not None or loss is None else -loss,
         "n_test": count,
@@ -137,6 +155,18 @@ def summarise(
         "seconds": seconds,
         "version": __version__,
     }
+
+
+def told_positive(told: Mapping[str, Any], task: FederatedTask) -> str | None:
+    """The positive class of a summary or configuration; the second of two where it says none."""
+    if task.n_classes != 2:
+        return None
+    return str(told.get("positive") or (task.class_names or ("0", "1"))[1])
+
+
+def retold(summary: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """A finished run's summary with what depends on the positive class as it is told now."""
+    return {**summary, **{name: now[name] for name in OF_POSITIVE if name in now}}
 
 
 def absences(sources: Sequence[str], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -168,7 +198,13 @@ class RunRecord:
         """What the test rows show of the delivered model; None while there is none."""
         if self.tested is None or self.summary is None or len(self.tested) == 0:
             return None
-        return diagnose(self.tested.outputs, self.tested.labels, self.n_classes)
+        return diagnose(self.tested.outputs, self.tested.labels, self.n_classes, self.positive)
+
+    def at_threshold(self, threshold: float) -> OperatingPoint | None:
+        """What a threshold on the positive class's probability does; None without a ROC curve."""
+        if self.tested is None or self.diagnosis is None or self.diagnosis.roc is None:
+            return None
+        return at_threshold(self.tested.outputs, self.tested.labels, threshold, self.positive)
 
     @property
     def sources(self) -> list[str]:
@@ -202,6 +238,12 @@ class RunRecord:
         count = self.n_classes or 0
         names = self.config["model"].get("class_names") or []
         return [str(names[k]) if k < len(names) else str(k) for k in range(count)]
+
+    @property
+    def positive(self) -> int:
+        """The class, of two, that measures are of; the second where the run does not say."""
+        named = self.config.get("positive")
+        return 1 if named is None else self.class_names.index(named)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -325,6 +367,12 @@ def read_run(folder: Path) -> RunRecord:
     record = RunRecord(
         config, history, run.summary(whole=True), run.manifest() or {}, read_tested(folder)
     )
+    named = config.get("positive")
+    if named is not None and (len(record.class_names) != 2 or named not in record.class_names):
+        raise RunFolderError(
+            f"Expected `positive` in {folder / 'config.toml'} to be one of two classes, but got "
+            f"{named!r} among {len(record.class_names)}: restore the file."
+        )
     if record.summary is not None and record.summary["rounds"] != len(record.trained):
         return replace(record, summary=None)
     return record

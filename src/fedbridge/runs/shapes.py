@@ -37,6 +37,7 @@ CONFIG: Kind = {
         "input_shape": [int],
         "class_names?": [str],
     },
+    "positive?": str,
     "loaded_as?": {"task": str, "target?": str, "options?": ANY},
 }
 WORTH: Kind = {
@@ -58,6 +59,8 @@ ROUND: Kind = {
 SUMMARY: Kind = {
     **_of(int, "rounds n_test n_target? parameters?"),
     **_of(NUMBER, "accuracy auc score accuracy_last? balanced_accuracy? loss?"),
+    **_of(NUMBER, "sensitivity? specificity? precision?"),
+    "positive?": (str, None),
     "accuracy_interval": ([float, float], None),
     "stopped_early": bool,
     "seconds?": float,

@@ -33,6 +33,7 @@ from fedbridge.report.tables import to_markdown
 from fedbridge.runs.comparison import CellResult, Comparison, ComparisonFolder, variant_records
 from fedbridge.runs.folder import RunFolder, fingerprint
 from fedbridge.runs.lock import folder_lock
+from fedbridge.runs.record import told_positive
 from fedbridge.runs.variant import ROUNDS, Entry, Variant, variants_of
 from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
 from fedbridge.workflows.compared import (
@@ -504,6 +505,7 @@ def _is_same_run(cell: PlannedRun, task: FederatedTask, data_sha256: str) -> boo
         and config["options"] == {k: v for k, v in canonical(own).items() if v is not None}
         and config["rounds"] == cell.rounds
         and config["data_sha256"] == data_sha256
+        and told_positive(config, task) == task.positive_name
         and config["settings"] == json.loads(to_json(now))
         and config["model"]["name"] == (settings.model_name or task.model)
     )
