@@ -291,13 +291,14 @@ class TestWorth:
         assert self.worth(0.1, 0.1).decision == "unclear"
 
     def test_a_gain_that_is_surely_small_is_none(self):
-        assert self.worth(0.001, 0.005).decision == "alone"
+        assert self.worth(0.001, 0.002).decision == "alone"
+        assert self.worth(0.001, 0.005).decision == "unclear"
         assert self.worth(-0.3, 0.05).decision == "alone"
         assert self.worth(0.0, 0.1).decision == "unclear"
 
     def test_what_is_small_depends_on_the_unit_of_numbers(self):
         assert self.worth(0.0, 0.007, of_classes=False).decision == "unclear"
-        assert self.worth(0.0, 0.005, of_classes=False).decision == "alone"
+        assert self.worth(0.0, 0.001, of_classes=False).decision == "alone"
 
     def test_few_rows_keep_nobody_from_joining(self):
         assert self.worth(-0.3, 0.05, rows=19).decision == "unclear"

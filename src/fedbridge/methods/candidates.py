@@ -91,7 +91,7 @@ MOST_INPUTS = 20_000
 MOST_ROWS = 2_000
 """Of more labels the fits see so many: they are enough to choose."""
 
-CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.02, 20
+CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.005, 20
 """Standard errors of a clear gain, what is too small a one, and rows to tell that by."""
 
 DRAWS, FIRST_DRAW = 2, 1_000_000
@@ -191,8 +191,9 @@ class Worth:
     def decision(self) -> Literal["join", "alone", "unclear"]:
         """Join if the gain is clear, stay if even a large one would be small.
 
-        Clear is what one row in twenty such tables would show by chance; small is 0.02 of
-        cross-entropy, or 2% of the squared error. Fewer than 20 rows keep nobody from joining.
+        Clear is what one such table in twenty would show by chance; small is 0.005 of
+        cross-entropy, or half a percent of the squared error. Fewer than 20 rows keep nobody from
+        joining.
         """
         if self.gain > CLEAR * self.error:
             return "join"
