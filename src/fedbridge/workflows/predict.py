@@ -195,7 +195,7 @@ def load_model(
     if folder.summary() is None:
         raise RunFolderError(
             f"Expected a finished run, but the one in {str(run_dir)!r} is not: finish it with "
-            f"`fedbridge run ... --resume`."
+            f"`fedbridge run ... --resume` (a deployment with `fedbridge deploy run`)."
         )
     folder.verify(unchecked=unchecked)
     described = config["model"]

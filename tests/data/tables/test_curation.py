@@ -6,7 +6,7 @@ import pytest
 
 from fedbridge.base.errors import DataError, DisagreementError, OptionError
 from fedbridge.data.load import load_task, possible_targets
-from fedbridge.data.tables.curation import Curation, pairs_of
+from fedbridge.data.tables.curation import Curation, identifier_note, pairs_of
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.tables.schema import Reading
@@ -277,3 +277,8 @@ def test_the_index_that_pandas_writes_is_not_even_worth_a_note(tmp_path):
     task = load_task(file, "C", decimal=",")
     assert task.preprocessing.id_columns == ()
     assert not any("identifier" in note for note in task.notes)
+
+
+def test_a_name_with_a_space_can_be_pasted_back():
+    note = identifier_note(["Patient No", "row"])
+    assert "--keep-columns 'Patient No' learns from it, --id-column 'Patient No' says" in note

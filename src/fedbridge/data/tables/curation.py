@@ -302,7 +302,7 @@ def _check_columns(option: str, asked: Iterable[str], known: Sequence[str]) -> N
         if name not in known:
             raise OptionError(
                 f"Expected `{option}` to name columns of the table, but got {name!r}."
-                f"{nearest(name, known)} Columns: {show(known)}."
+                f"{nearest(name, known)} Columns: {', '.join(map(repr, known))}."
             )
 
 
@@ -387,10 +387,10 @@ def not_learned(column: str) -> str:
 
 def identifier_note(columns: Sequence[str]) -> str:
     """What was left out, and how to have it."""
-    listed = ", ".join(map(repr, columns))
+    listed, first = ", ".join(map(repr, columns)), shlex.quote(columns[0])
     what = "a likely identifier" if len(columns) == 1 else "likely identifiers"
     return (
         f"left out as {what}, different in every "
-        f"row: {listed} (--keep-columns {columns[0]} learns from it, --id-column {columns[0]} says "
-        f"that it is one)"
+        f"row: {listed} (--keep-columns {first} learns from it, --id-column {first} says that it "
+        f"is one)"
     )
