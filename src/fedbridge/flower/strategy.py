@@ -306,7 +306,8 @@ def _note(result: Result, line: dict[str, Any]) -> None:
         log.warning("round %d goes on without %s: %s", number, site, reason)
     for note in line["notes"]:
         log.info("round %d: %s", number, note)
-    log.info("round %d: %s", number, dict(measured))
+    told = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+    log.info("round %d: %s", number, told)
 
 
 def _messages(
