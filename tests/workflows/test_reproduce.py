@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from statistics import mean, stdev
 
 import pytest
@@ -648,9 +649,7 @@ class TestDeltaErrors:
     def task(self):
         whole = fb.load_task("rbf", seed=1, protocol="paper", n_target=20, diff=0.4)
         test = type(whole.test)(whole.test.name, whole.test.x[:40], whole.test.y[:40])
-        return fb.FederatedTask(
-            **{**{k: getattr(whole, k) for k in whole.__dataclass_fields__}, "test": test}
-        )
+        return replace(whole, test=test)
 
     def single(self, task):
         from fedbridge.models.build import build_model
