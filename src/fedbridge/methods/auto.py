@@ -477,10 +477,9 @@ class AutoTargetSide(TargetSide):
         side = max((joined, alone), key=lambda of: sum(of.values()))
         heaviest = max(side, key=side.__getitem__)
         family = next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
-        sentence = f"{WORDS[family][0].upper()}{WORDS[family][1:]}"
-        if len(shares) > 1:
-            sentence = f"Mostly {WORDS[family]}"
-        sentence += f", judged by your {len(self.bench.labelled)} labels"
+        words = WORDS[family]
+        what = f"Mostly {words}" if len(shares) > 1 else f"{words[0].upper()}{words[1:]}"
+        sentence = f"{what}, judged by your {len(self.bench.labelled)} labels"
         if worth is None:
             return f"{sentence}."
         told = f"cross-validated loss {in_percent(worth)}"
