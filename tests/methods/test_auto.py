@@ -365,6 +365,16 @@ class TestAlone:
         )
         assert ours["cv_loss"][ALONE] == whole["cv_loss"][ALONE]
 
+    def test_numbers_far_from_nought_are_no_harder(self):
+        task = line()
+        moved = replace(task, target=replace(task.target, y=task.target.y + 1000))
+        options = {**QUICK, "model": "linear"}
+        ours, same = (
+            fb.run(some, "alone-auto", **options).history[-1]["cv_loss"][ALONE]
+            for some in (moved, task)
+        )
+        assert ours == pytest.approx(same, rel=0.2)
+
     def test_one_label_is_too_few(self):
         task, options = line(), {**QUICK, "model": "linear", "batch_size_target": 1}
         one = replace(task, target=replace(task.target, x=task.target.x[:1], y=task.target.y[:1]))

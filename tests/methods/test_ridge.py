@@ -95,6 +95,23 @@ class TestFits:
         rival = Ridge(alpha=0.7, fit_intercept=False).fit(axes.rows.numpy(), values.numpy())
         np.testing.assert_allclose(fitted[:, 0], rival.coef_, atol=1e-8)
 
+    @pytest.mark.parametrize("strength", [1.0, 100.0])
+    def test_with_a_large_constant_the_mean_of_numbers_is_not_shrunk(self, data, strength):
+        features, _ = data
+        values = 50 + features.sum(1)
+        axes = Axes.of(features, constant=10.0)
+        given = torch.zeros(1, 24, 1, dtype=torch.float64)
+        strengths = torch.tensor([strength]).double()
+        (fitted,), _ = ridge(axes, given, strengths, rows_of(values, None, 4))
+        centred = features - features.mean(0)
+        scaled = (centred / centred.square().sum(1).mean().sqrt()).numpy()
+        rival = Ridge(alpha=strength).fit(scaled, values.numpy())
+        shrunk = 50 * strength / (100 * 24)  # of the constant's part, as the other features'
+        answers = (axes.rows @ fitted)[:, 0].numpy()
+        np.testing.assert_allclose(answers, rival.predict(scaled), atol=1.5 * shrunk)
+        layer = axes.layer(fitted)
+        np.testing.assert_allclose(features @ layer[0, :-1] + layer[0, -1], answers)
+
     @pytest.mark.parametrize("classes", [3, None])
     def test_held_out_outputs_are_those_of_fits_without_the_fold(self, data, classes):
         features, labels = data

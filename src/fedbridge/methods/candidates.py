@@ -78,6 +78,9 @@ NETWORK_FOLDS, NETWORK_BATCH = 5, 16
 FOLDS_OF = ((20, 0), (60, 10), (math.inf, 5))
 """Folds of up to so many labels; 0 holds out every row by itself."""
 
+CONSTANT_OF_NUMBERS = 1000.0
+"""The constant feature in fits to numbers, so that their mean is not shrunk."""
+
 SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE = 3, 1 / 3
 """Up to so many labels per class the fit to all rows has its ``λ`` times this."""
@@ -226,6 +229,7 @@ class Bench:
         shape = federation.task.input_shape
         self.size = math.prod(shape)
         self.is_table = len(shape) == 1
+        self.constant = CONSTANT_OF_NUMBERS if self.classes is None else 1.0
         self.counts = self._counting_rows()
 
     def _seen(self) -> Tensor:
@@ -368,13 +372,13 @@ class Bench:
             return Axes.constant(len(self.rows.labels)) if fits else None
         if family == HEAD:
             assert body is not None
-            return None if body.features is None else Axes.of(body.features)
+            return None if body.features is None else Axes.of(body.features, constant=self.constant)
         return self._axes_of_inputs if self.has_inputs else None
 
     @cached_property
     def _axes_of_inputs(self) -> Axes:
         """The same in all rounds, whatever the body."""
-        return Axes.of(self._every_draw(INPUTS), standardise=self.is_table)
+        return Axes.of(self._every_draw(INPUTS), standardise=self.is_table, constant=self.constant)
 
     def tuned(self, family: str, name: str, start: State) -> list[Candidate]:
         """The network trained on from a body of this name, at every rate, for so many steps."""

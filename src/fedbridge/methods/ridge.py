@@ -7,9 +7,10 @@ A fit adds ``φ_i B`` to given outputs ``o_i`` of the target's rows,
 with ``ℓ`` the cross-entropy, or half the squared error. Cross-validation wants the same fit for
 every fold (rows of weight 0), for several given outputs and for several ``λ``: all of them are one
 batch. Features are centred, brought to a mean squared length of 1 and given a constant 1, so that
-``λ`` means the same for pixels and for activations; the constant is shrunk like the rest. What a
-fit can move lies in the span of the rows: in their principal axes ``Φ = U S Vᵀ`` there are at most
-as many unknowns as rows.
+``λ`` means the same for pixels and for activations. For classes the constant is shrunk like the
+rest; for numbers, whose mean may be anything, it is so large that it hardly is. What a fit can move
+lies in the span of the rows: in their principal axes ``Φ = U S Vᵀ`` there are at most as many
+unknowns as rows.
 
 For classes the curvature of a row's loss is at most ½ (Böhning 1992), so in the principal axes the
 diagonal ``max_i w_i S² / 2 + λ`` bounds the curvature of the whole. That is the step size of an
@@ -62,8 +63,11 @@ class Axes:
     back: Tensor
 
     @classmethod
-    def of(cls, features: Tensor, *, standardise: bool = False) -> Axes:
-        """The axes of (n, d) features, in float64; every column to unit variance if asked."""
+    def of(cls, features: Tensor, *, standardise: bool = False, constant: float = 1.0) -> Axes:
+        """The axes of (n, d) features, in float64; every column to unit variance if asked.
+
+        ``constant`` is the size of the constant: the larger, the less of its part is shrunk.
+        """
         centre = features.mean(0)
         moved = features - centre
         scale = torch.ones_like(centre)
@@ -73,11 +77,13 @@ class Axes:
             scale = torch.where(varies, 1 / spread.clamp(min=FLAT), torch.zeros_like(spread))
         length = (moved * scale).square().sum(1).mean().sqrt()
         scale = scale / length if float(length) > 0 else scale
-        left, sizes, axes = torch.linalg.svd(with_ones(moved * scale), full_matrices=False)
+        padded = with_ones(moved * scale)
+        padded[:, -1] = constant
+        left, sizes, axes = torch.linalg.svd(padded, full_matrices=False)
         there = sizes > FLAT * sizes[0]
         left, sizes, axes = left[:, there], sizes[there], axes[there]
         slopes = axes[:, :-1] * scale
-        bias = axes[:, -1:] - slopes @ centre[:, None]
+        bias = constant * axes[:, -1:] - slopes @ centre[:, None]
         return cls(left * sizes, sizes, torch.cat((slopes, bias), 1).T)
 
     @classmethod
