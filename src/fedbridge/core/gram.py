@@ -154,7 +154,7 @@ def star(
         measured = reliable_gram((target[None], sources), columns, workspace)
         return measured[0, 0], measured[0, 1:], measured.diagonal()[1:]
     own, theirs = target[columns], sources[:, columns]
-    target2 = _against(own, own[None], torch.float64)[1][0]
+    target2 = _square(own)
     if not (own.dtype == theirs.dtype == torch.float32 and rows * width >= WORKSPACE):
         return target2, *_against(own, theirs, torch.float64)
     inner, squares = _against(own, theirs, torch.float32)
@@ -164,6 +164,13 @@ def star(
     for row in again:
         inner[row], squares[row] = _against(own, theirs[row : row + 1], torch.float64)
     return target2, inner, squares
+
+
+def _square(vector: Tensor) -> Tensor:
+    """Squared length in float64."""
+    device = accumulation_device(vector.device)
+    parts = (part.to(device, torch.float64) for part in vector.split(TILE))
+    return torch.stack([torch.dot(part, part) for part in parts]).sum().cpu()
 
 
 def _against(target: Tensor, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -100,7 +100,9 @@ def _pivoted(gram: Array, cross: Array) -> Array:
     for _ in range(PIVOTS):
         inside = np.flatnonzero(active)
         solution = np.zeros_like(cross)
-        part = torch.from_numpy(gram[np.ix_(inside, inside)])
+        part = torch.from_numpy(
+            gram.copy() if len(inside) == len(gram) else gram[np.ix_(inside, inside)]
+        )
         failed = torch.empty((), dtype=torch.int32)
         torch.linalg.cholesky_ex(part, out=(part, failed))
         if failed:

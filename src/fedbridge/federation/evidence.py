@@ -141,7 +141,7 @@ def measure_evidence(
 
 
 def target_noise(
-    vectors: Vectors, sketch: Sketch, inner: Tensor, *, borrowed: bool, pairs: bool
+    vectors: Vectors, sketch: Sketch, inner: Tensor, *, borrowed: bool, pairs: bool = True
 ) -> Noise | None:
     """The target's noise from its own report, and from the sources' if borrowed.
 
