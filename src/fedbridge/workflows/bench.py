@@ -33,20 +33,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from fedbridge import methods
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import read_text, write_atomically
 from fedbridge.core.aggregate import aggregate
 from fedbridge.core.rules import names as rule_names
+from fedbridge.data.load import load_task
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import Settings
+from fedbridge.methods import make, needs_of
+from fedbridge.methods import names as method_names
 from fedbridge.models import build_model
 from fedbridge.report import figure_sheet
 from fedbridge.report.charts import PALETTE
 from fedbridge.report.charts.plots import Series, line_chart
 from fedbridge.report.tables import Column, Table, to_markdown
 from fedbridge.training.trainer import one_thread
+from fedbridge.workflows.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -360,7 +363,7 @@ class _Rounds:
             workers=2,
         )
         self.federation = Federation(task, build_model("cnn", task), settings, seed=0)
-        self.method = methods.make(method, self.federation, {})
+        self.method = make(method, self.federation, {})
         self.done = 0
 
     def __enter__(self) -> _Rounds:
@@ -445,12 +448,12 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
 def _methods(size: Size, tell: Tell) -> list[dict[str, Any]]:
     """Every method in a process of its own with one worker, beside FedAvg."""
     found = []
-    names = size.methods or tuple(methods.names())
+    names = size.methods or tuple(method_names())
     baseline = _apart("method", BASELINE, str(size.rounds + 1))
     for done, name in enumerate(names):
         tell(done / len(names), f"a round of {name}")
         cost = _apart("method", name, str(size.rounds + 1))
-        needs = "; ".join(need.value for need in methods.needs_of(name))
+        needs = "; ".join(need.value for need in needs_of(name))
         row = {"method": name, "needs": needs, **cost}
         if "seconds" in cost:
             row["ratio"] = cost["seconds"] / baseline["seconds"]
@@ -460,13 +463,11 @@ def _methods(size: Size, tell: Tell) -> list[dict[str, Any]]:
 
 def _one_method(method: str, rounds: int) -> dict[str, Any]:
     """Seconds of a round here, bytes of a round, and memory beyond the loaded task."""
-    import fedbridge as fb
-
-    task = fb.load_task("digits-noise")
+    task = load_task("digits-noise")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        result = fb.run(task, method, rounds=rounds, workers=1, warmup=0)
-    except fb.FedbridgeError as error:
+        result = run(task, method, rounds=rounds, workers=1, warmup=0)
+    except FedbridgeError as error:
         return {"error": str(error)}
     lines = result.history[1:]
     return {
