@@ -92,11 +92,18 @@ def test_the_command_prints_tables_or_one_object(capsys):
     assert set(found) == {"machine", *PARTS}
     assert found["machine"]["quick"] is True
     assert main(["bench", "--only", "rule"]) == 2
-    assert "rules, growth, round, flower, methods" in capsys.readouterr().err
+    assert "rules, growth, round, flower, many, methods" in capsys.readouterr().err
 
 
 def test_the_documents_of_the_project_have_the_marks():
     docs = Path(__file__).parents[2] / "docs"
     marked = module.MARK.findall((docs / "benchmarks.md").read_text())
-    assert {name for _, name, _ in marked} >= {"machine", "rules", "growth", "round", "flower"}
+    assert {name for _, name, _ in marked} >= {
+        "machine",
+        "rules",
+        "growth",
+        "round",
+        "flower",
+        "many",
+    }
     assert (docs / module.IMAGE).exists()

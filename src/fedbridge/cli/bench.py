@@ -16,7 +16,7 @@ def add(commands: shared.Commands) -> None:
     parser = shared.add_command(commands, "bench", bench_command)
     parser.add_argument("--quick", action="store_true", help="in small, in a minute or two")
     parser.add_argument(
-        "--only", metavar="PARTS", help="some of rules,growth,round,flower,methods (all)"
+        "--only", metavar="PARTS", help="some of rules,growth,round,flower,many,methods (all)"
     )
     parser.add_argument(
         "--write",

@@ -8,6 +8,8 @@
   such loops at once, since two busy cores are slower than one. Medians of alternating repetitions.
 - **flower**: a round of Flower's own simulation with its FedAvg over one of ours with the same
   model, data and number of processes.
+- **many**: a round of a thousand sources, of which a tenth or all take part, and the peak of memory
+  beside that of the updates.
 - **methods**: a round of every method over one of ``fedavg``, each in a process of its own.
 """
 
@@ -38,6 +40,7 @@ from fedbridge.base.files import read_text, write_atomically
 from fedbridge.core.aggregate import aggregate
 from fedbridge.core.rules import names as rule_names
 from fedbridge.data.load import load_task
+from fedbridge.data.rows import whole
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import Settings
@@ -55,11 +58,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
+    from torch import Tensor
+
     from fedbridge.report.charts import Chart
 
     Tell = Callable[[float, str], object]
 
-PARTS = ("rules", "growth", "round", "flower", "methods")
+PARTS = ("rules", "growth", "round", "flower", "many", "methods")
+MANY = 1000
 COUNTS = (10, 50, 200, 1000)
 LENGTHS = (1_000_000, 3_000_000, 10_000_000)
 GROWING = ("fedda", "fedda-auto", "fedgp-auto", "fltrust", "zeno", "fedda-joint", "fedgp-joint")
@@ -108,6 +114,7 @@ class Benchmarks:
     growth: list[dict[str, Any]] = field(default_factory=list)
     round: list[dict[str, Any]] = field(default_factory=list)
     flower: list[dict[str, Any]] = field(default_factory=list)
+    many: list[dict[str, Any]] = field(default_factory=list)
     methods: list[dict[str, Any]] = field(default_factory=list)
 
     def tables(self) -> list[Table]:
@@ -442,6 +449,60 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
     return {"seconds": statistics.median(b - a for a, b in pairwise(ends))}
 
 
+# A thousand sources.
+
+
+def finely_split() -> FederatedTask:
+    """scikit-learn's digits at 28 x 28 pixels, dealt out to a thousand sources and a target."""
+    drawn = load_task("digits-noise")
+    rows = [_enlarged(site) for site in (*drawn.sources, drawn.target, drawn.test)]
+    *shared, target, test = rows
+    x, y = (torch.cat([site[k] for site in shared]) for k in range(2))
+    take = torch.arange(2 * MANY) % len(x)
+    parts = zip(x[take].split(2), y[take].split(2), strict=True)
+    sources = tuple(Site(f"site {k:04}", own, labels) for k, (own, labels) in enumerate(parts))
+    return FederatedTask("digits-finely", sources, Site("target", *target), Site("test", *test), 10)
+
+
+def _enlarged(site: Site) -> tuple[Tensor, Tensor]:
+    x = whole(site.x, "images").float()
+    return functional.interpolate(x, size=(28, 28)), site.y
+
+
+def _many(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Rounds of a thousand sources, each kind in a process of its own."""
+    found = []
+    kinds = [
+        (name, share) for name in ("fedavg", "fedgp-auto", "fedda-joint") for share in (0.1, 1)
+    ]
+    for done, (name, share) in enumerate(kinds):
+        tell(done / len(kinds), f"{name}, {share:.0%} of {MANY} sources")
+        cost = _apart("many", name, str(share))
+        found.append({"method": name, "participation": share, **cost})
+    return found
+
+
+def _one_of_many(method: str, participation: float) -> dict[str, Any]:
+    """Seconds of a round, and the peak of memory in MB, this process's and what is shared."""
+    task = finely_split()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    options: dict[str, Any] = {
+        "model": "cnn",
+        "participation": participation,
+        "workers": 2,
+        "warmup": 0,
+    }
+    result = run(task, method, rounds=3, **options)
+    length = sum(p.numel() for p in result.model.parameters())
+    return {
+        "seconds": statistics.median(
+            line["seconds_train"] + line["seconds_aggregate"] for line in result.history[1:]
+        ),
+        "updates": 4 * length * (round(participation * MANY) + 1),
+        "memory": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+    }
+
+
 # What a round of every method costs.
 
 
@@ -491,9 +552,12 @@ def _apart(*words: str) -> dict[str, Any]:
 
 def measure_here(what: str, first: str, count: str) -> None:
     """The other end of ``_apart``."""
-    found = (
-        _in_flower(int(first), int(count)) if what == "flower" else _one_method(first, int(count))
-    )
+    if what == "flower":
+        found = _in_flower(int(first), int(count))
+    elif what == "many":
+        found = _one_of_many(first, float(count))
+    else:
+        found = _one_method(first, int(count))
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -559,6 +623,30 @@ def _flower_table(rows: list[dict[str, Any]]) -> Table:
     )
 
 
+def _many_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        "many",
+        "A round of a thousand sources",
+        (
+            Column("method"),
+            Column("taking part, %", "number", digits=0),
+            Column("round, s", "number"),
+            Column("updates, MB", "number", digits=0),
+            Column("peak of memory, MB", "number", digits=0),
+        ),
+        tuple(
+            (
+                r["method"],
+                100 * r["participation"],
+                r["seconds"],
+                r["updates"] / 1e6,
+                r["memory"] / 1e6,
+            )
+            for r in rows
+        ),
+    )
+
+
 def _methods_table(rows: list[dict[str, Any]]) -> Table:
     def scaled(row: dict[str, Any], name: str, factor: float) -> float | None:
         return factor * row[name] if name in row else None
@@ -618,6 +706,7 @@ MEASURES: Mapping[str, Callable[[Size, Tell], list[dict[str, Any]]]] = {
     "growth": _growth,
     "round": _round,
     "flower": _flower,
+    "many": _many,
     "methods": _methods,
 }
 TABLES: Mapping[str, Callable[[list[dict[str, Any]]], Table]] = {
@@ -625,5 +714,6 @@ TABLES: Mapping[str, Callable[[list[dict[str, Any]]], Table]] = {
     "growth": _growth_table,
     "round": _round_table,
     "flower": _flower_table,
+    "many": _many_table,
     "methods": _methods_table,
 }
