@@ -37,8 +37,7 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(READY)  ## speed and memory, as ratios to bare passes over the same data
-	$(BIN)/python benchmarks/aggregate.py
-	$(BIN)/python benchmarks/round.py
+	$(BIN)/fedbridge bench
 
 clean:  ## remove the environment and all caches; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge.core import gram as module
-from fedbridge.core.gram import RUN, SHORT, gram, inner, reliable_gram
+from fedbridge.core.gram import FEW, RUN, SHORT, WORKSPACE, gram, inner, reliable_gram, star
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -116,3 +116,76 @@ def test_types_may_differ_and_inputs_are_not_changed():
     assert_close(reliable_gram((doubles, halves), slice(0, 900)), together @ together.T, atol=1e-11)
     assert torch.equal(halves, before[0])
     assert torch.equal(doubles, before[1])
+
+
+# Each source against the target.
+
+
+def star_error(target, sources, columns=None):
+    """Largest error of a squared length or inner product beside the lengths."""
+    part = columns or slice(0, len(target))
+    target2, products, squares = star(target, sources, part)
+    t, s = target[part].double(), sources[:, part].double()
+    lengths = t.norm() * s.norm(dim=1)
+    errors = [
+        (target2 - t @ t).abs() / (t @ t),
+        ((products - s @ t).abs() / lengths).max(),
+        ((squares - s.square().sum(1)).abs() / s.square().sum(1)).max(),
+    ]
+    return max(float(error) for error in errors)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(10, 4 * SHORT + 77), (60, 20_011), (300, 5000)])
+def test_sources_against_the_target_in_float32_to_1e8(positive, n, m):
+    rows = normal(n + 1, m, dtype=torch.float32)
+    rows = rows.abs() if positive else rows
+    assert (n + 1) * m >= WORKSPACE
+    assert 0 < star_error(rows[0], rows[1:]) < 6e-8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("m", [1, 10, RUN + 3, 9000])
+def test_many_short_sources_against_the_target_in_float64(dtype, m):
+    rows = normal(3 * FEW, m).to(dtype)
+    assert star_error(rows[0], rows[1:]) < 1e-13
+
+
+def test_few_short_sources_have_the_bits_of_the_whole_matrix():
+    rows = normal(FEW, 3000, dtype=torch.float32)
+    target2, products, squares = star(rows[0], rows[1:], slice(5, 2900))
+    whole = reliable_gram((rows,), slice(5, 2900))
+    assert torch.equal(target2, whole[0, 0])
+    assert torch.equal(products, whole[0, 1:])
+    assert torch.equal(squares, whole.diagonal()[1:])
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_sources_that_float32_cannot_tell_are_measured_again(share):
+    """Nearly parallel ones, and lengths whose squares leave its range, one or all of them."""
+    rows = normal(41, 30_000, dtype=torch.float32)
+    hard = max(1, int(share * 40))
+    for kind in (lambda row: rows[0] + 1e-4 * row, lambda row: 1e-28 * row, lambda row: 1e25 * row):
+        sources = rows[1:].clone()
+        sources[:hard] = torch.stack([kind(row) for row in sources[:hard]])
+        target2, products, squares = star(rows[0], sources, slice(0, 30_000))
+        t, s = rows[0].double(), sources.double()
+        assert bool((squares[:hard] > 0).all())
+        found = target2 - products.square() / squares
+        expected = (t - (s @ t / s.square().sum(1))[:, None] * s).square().sum(1)
+        assert_close(found[:hard], expected[:hard], rtol=1e-6)
+        assert star_error(rows[0], sources) < 6e-8
+
+
+def test_a_source_of_zeros_has_no_length():
+    rows = normal(41, 30_000, dtype=torch.float32)
+    rows[3] = 0
+    _, products, squares = star(rows[0], rows[1:], slice(0, 30_000))
+    assert (float(products[2]), float(squares[2])) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("lay_out", [lambda x: x.T.contiguous().T, lambda x: x[:1].expand(41, -1)])
+def test_many_sources_in_any_layout(lay_out):
+    rows = lay_out(normal(41, 30_000, dtype=torch.float32))
+    target = normal(30_000, seed=9, dtype=torch.float32)
+    assert star_error(target, rows, slice(100, 29_000)) < 6e-8

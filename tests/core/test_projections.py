@@ -9,7 +9,8 @@ from helpers import nearest_in_hull as hull_by_faces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbridge.core.projections import nearest_in_cone, nearest_in_hull
+from fedbridge.core import projections
+from fedbridge.core.projections import MANY, nearest_in_cone, nearest_in_hull
 
 
 def vectors(seed, n, m):
@@ -184,3 +185,37 @@ def test_sources_at_the_target_take_everything():
     target, sources = vectors(5, 4, 6)
     sources[1] = sources[3] = target
     assert in_hull(target, sources).tolist() == [0.0, 0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("n", [MANY, 150])
+@pytest.mark.parametrize("change", [lambda s: s, duplicated, nearly_duplicated])
+@pytest.mark.parametrize("m", [40, 400])
+def test_many_sources_are_as_near_as_scipy_says(n, change, m):
+    target, sources = vectors(n + m, n, m)
+    assert_cone_optimal(target, change(sources + 0.2 * target))
+
+
+@pytest.mark.parametrize("common", [0.0, 2.0])
+def test_guessing_all_sources_at_once_finds_what_letting_them_in_one_by_one_does(
+    monkeypatch, common
+):
+    target, sources = vectors(3, 120, 300)
+    sources = sources + common * target
+    at_once = in_cone(target, sources), in_hull(target, sources)
+    monkeypatch.setattr(projections, "MANY", 1000)
+    assert_close(at_once[0], in_cone(target, sources), rtol=1e-9, atol=1e-13)
+    assert_close(at_once[1], in_hull(target, sources), rtol=1e-9, atol=1e-13)
+
+
+def test_a_guess_that_does_not_settle_is_given_up(monkeypatch):
+    target, sources = vectors(4, 100, 300)
+    expected = in_cone(target, sources)
+    monkeypatch.setattr(projections, "PIVOTS", 1)
+    assert_close(in_cone(target, sources), expected, rtol=1e-9, atol=1e-13)
+
+
+def test_a_thousand_equal_sources_share_about_equally():
+    """To what rounding leaves of the ridge; none takes all, none goes empty."""
+    target, sources = vectors(5, 1, 50)
+    shares = in_hull(target, sources.expand(1000, -1))
+    assert 0.5e-3 < float(shares.min()) <= float(shares.max()) < 2e-3

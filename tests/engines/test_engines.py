@@ -51,6 +51,29 @@ def test_workers_give_the_same_bits_as_one_process(workers, start_method):
         engine.close()
 
 
+def test_room_for_many_clients_is_taken_only_as_they_write():
+    """A thousand rows of which one is written cost one."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("Linux tells how much shared memory is there")
+
+    def shared():
+        line = next(ln for ln in status.read_text().splitlines() if ln.startswith("RssShmem"))
+        return 1024 * int(line.split()[1])
+
+    fed = federation(model="mlp:2000")
+    before = shared()
+    engine = opened(WorkerEngine(fed.bench, 2), rows=1000)
+    try:
+        whole = 4 * engine._vectors.numel()
+        assert whole > 20_000_000
+        engine._vectors[0] = 1.0
+        assert shared() - before < whole / 10
+        assert engine._vectors.is_shared()
+    finally:
+        engine.close()
+
+
 def test_the_longest_work_is_handed_out_first():
     fed = federation(blobs(rows=40))
     engine = opened(WorkerEngine(fed.bench, 1), rows=3)

@@ -13,6 +13,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.cli import (
     advise,
+    bench,
     compare,
     data,
     deploy,
@@ -80,7 +81,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     compare.add_demo(commands)
     of_runs = (advise, run, compare, reproduce, watch, predict, export, report)
-    for family in (*of_runs, data, deploy, names):
+    for family in (*of_runs, data, deploy, bench, names):
         family.add(commands)
     return parser
 

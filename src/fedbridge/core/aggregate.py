@@ -18,7 +18,7 @@ from fedbridge.core.checks import (
 from fedbridge.core.estimators import measure_noise
 from fedbridge.core.geometry import Geometry, Noise, check_finite, measure, read_weights
 from fedbridge.core.gram import accumulation_device
-from fedbridge.core.rules import AnyRule, CoordinateRule, Mix, resolve
+from fedbridge.core.rules import AnyRule, CoordinateRule, Mix, Rule, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,11 +71,12 @@ def aggregate(
         check_finite(target, sources, cut)
         read_weights(weights, len(sources))
         return apply_by_entries(chosen, target, sources, **options)
-    geometry = _geometry(target, sources, cut, batches, sigma2, weights)
+    geometry = _geometry(chosen, target, sources, cut, batches, sigma2, weights)
     return combine(chosen(geometry, **options), target, sources, cut)
 
 
 def _geometry(
+    rule: Rule,
     target: Tensor,
     sources: Tensor,
     blocks: Blocks,
@@ -83,17 +84,27 @@ def _geometry(
     sigma2: float | Sequence[float] | Tensor | None,
     weights: Sequence[float] | Tensor | None,
 ) -> Geometry:
+    """What the rule reads of a round, and no more."""
     noise: Noise | None = None
     count = 0
     if batches is not None:
         batches = check_batches(batches, sources, blocks)
         count = len(batches)
-        mean, noise = measure_noise(batches, sources, blocks)
+        along = sources if rule.noise == "directions" or rule.reads == "all" else None
+        mean, noise = measure_noise(batches, along, blocks, pairs=rule.reads != "target")
         check_is_mean(target, mean, batches)
     if sigma2 is not None:
         known = check_sigma2(sigma2, blocks)
         noise = noise.scaled_to(known) if noise is not None else Noise(known)
-    return measure(target, sources, blocks, weights=weights, noise=noise, batches=count)
+    return measure(
+        target,
+        sources,
+        blocks,
+        weights=weights,
+        noise=noise,
+        batches=count,
+        reads=rule.reads,
+    )
 
 
 def apply_by_entries(

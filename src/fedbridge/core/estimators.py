@@ -32,12 +32,18 @@ class NoiseStream:
     """Feed every batch update once; memory does not grow with the number of batches.
 
     The inner products with the sources are exact when their updates are known beforehand
-    (``directions``). When they are not, a ``sketch`` keeps a few numbers of every batch, from
+    (``directions``); without ``pairs`` only the noise along each source is kept, N numbers per
+    block instead of N². When they are not, a ``sketch`` keeps a few numbers of every batch, from
     which the holder of the sources' updates finds them later (``noise_from_sketches``).
     """
 
     def __init__(
-        self, blocks: Blocks, *, directions: Tensor | None = None, sketch: Sketch | None = None
+        self,
+        blocks: Blocks,
+        *,
+        directions: Tensor | None = None,
+        pairs: bool = True,
+        sketch: Sketch | None = None,
     ) -> None:
         self.blocks = blocks
         self.count = 0
@@ -48,8 +54,10 @@ class NoiseStream:
         self._squares = torch.zeros(len(blocks), dtype=torch.float64)
         self._directions = directions
         n_sources = 0 if directions is None else len(directions)
-        self._products = torch.zeros((len(blocks), n_sources, n_sources), dtype=torch.float64)
-        self._whole_products = torch.zeros((1, n_sources, n_sources), dtype=torch.float64)
+        self._squared = _outer if pairs else torch.square
+        shape = (n_sources, n_sources) if pairs else (n_sources,)
+        self._products = torch.zeros((len(blocks), *shape), dtype=torch.float64)
+        self._whole_products = torch.zeros((1, *shape), dtype=torch.float64)
         self._agreeing = torch.zeros((len(blocks), n_sources), dtype=torch.float64)
         self._whole_agreeing = torch.zeros((1, n_sources), dtype=torch.float64)
 
@@ -70,8 +78,8 @@ class NoiseStream:
         if self._directions is not None:
             rows, sources = torch.stack((difference, new)), self._directions
             seen = torch.stack([inner(rows, sources, part) for part in self.blocks.slices()])
-            self._products += share * _squared(seen[:, 0])
-            self._whole_products += share * _squared(seen[:, 0].sum(0, keepdim=True))
+            self._products += share * self._squared(seen[:, 0])
+            self._whole_products += share * self._squared(seen[:, 0].sum(0, keepdim=True))
             self._agreeing += seen[:, 1] > 0
             self._whole_agreeing += seen[:, 1].sum(0, keepdim=True) > 0
         if self._sketch is not None and self.count > 1:
@@ -99,13 +107,19 @@ class NoiseStream:
         )
 
 
-def _squared(rows: Tensor) -> Tensor:
+def _outer(rows: Tensor) -> Tensor:
     """(K, N, N) the outer product of every row (K, N) with itself."""
     return rows[:, :, None] * rows[:, None, :]
 
 
 def noise_from_sketches(
-    sketch: Sketch, batches: Tensor, sources: Tensor, inner: Tensor, sigma2: Tensor
+    sketch: Sketch,
+    batches: Tensor,
+    sources: Tensor,
+    inner: Tensor,
+    sigma2: Tensor,
+    *,
+    pairs: bool = True,
 ) -> Noise:
     """The target's noise of known size, its directions found from the sketches of its batches.
 
@@ -121,28 +135,36 @@ def noise_from_sketches(
         sources: (N, m) the sources' updates.
         inner: (K, N) ``⟨ḡ, g_i⟩``, where the way back begins.
         sigma2: (K,) the size of the noise.
+        pairs: whether anybody reads more than the covariance's diagonal.
     """
     products = sketch.inner(batches, sketch.press(sources))
-    covariance, agreement = _directions(products, inner)
+    covariance, agreement = _directions(products, inner, pairs)
     whole_covariance, whole_agreement = _directions(
-        products.sum(2, keepdim=True), inner.sum(0, keepdim=True)
+        products.sum(2, keepdim=True), inner.sum(0, keepdim=True), pairs
     )
     count = len(batches) + 1
     return Noise(sigma2, covariance, agreement, count, whole_covariance, whole_agreement)
 
 
-def _directions(products: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-    """Covariance (K, N, N) and agreement (K, N) from ``√((n−1)/n) ⟨δ_n, g_i⟩``, by halves."""
+def _directions(products: Tensor, inner: Tensor, pairs: bool) -> tuple[Tensor, Tensor]:
+    """Covariance (K, N, N) and agreement (K, N) from ``√((n−1)/n) ⟨δ_n, g_i⟩``, by halves.
+
+    Without ``pairs`` of sources only the covariance's diagonal (K, N).
+    """
     count = len(products) + 1
     first, second = products.unbind(-1)
-    across = torch.einsum("jak,jbk->kab", first, second)
+    if pairs:
+        across = torch.einsum("jak,jbk->kab", first, second)
+        across = across + across.mT
+    else:
+        across = 2 * (first * second).sum(0).T
     mean, agreeing = inner, torch.zeros_like(inner)
     for n, halves in zip(range(count, 1, -1), products.flip(0), strict=True):
         step = (n / (n - 1)) ** 0.5 * halves.mean(-1).T
         mean = mean - step / n
         agreeing += mean + step > 0
     agreeing += mean > 0
-    return (across + across.mT) / (2 * count * (count - 1)), agreeing / count
+    return across / (2 * count * (count - 1)), agreeing / count
 
 
 @dataclass(frozen=True)
@@ -198,9 +220,15 @@ def estimate(batches: Tensor, sources: Tensor) -> Estimate:
     return Estimate.of(geometry)
 
 
-def measure_noise(batches: Tensor, sources: Tensor, blocks: Blocks) -> tuple[Tensor, Noise | None]:
-    """Mean and noise of batch updates that are all at hand, by the streaming estimator."""
-    stream = NoiseStream(blocks, directions=sources)
+def measure_noise(
+    batches: Tensor, sources: Tensor | None, blocks: Blocks, *, pairs: bool = True
+) -> tuple[Tensor, Noise | None]:
+    """Mean and noise of batch updates that are all at hand, by the streaming estimator.
+
+    Without ``sources`` only its size is measured, without ``pairs`` no more than the noise along
+    each of them.
+    """
+    stream = NoiseStream(blocks, directions=sources, pairs=pairs)
     for update in batches:
         stream.add(update)
     return stream.mean, stream.noise()

@@ -4,22 +4,52 @@ A rule mixes the target's update ``ḡ`` and the sources' updates ``g_1 .. g_N``
 mixture is depends only on lengths and angles, so a rule never sees the vectors (millions of
 numbers), only their Gram matrix (a hundred numbers), once per block or once for the whole model,
 and the variance of ``ḡ``. Measuring costs one pass over memory; everything after that is free.
+
+A rule says how much of the Gram matrix it reads (``Reads``), and no more is measured. Products with
+the target cost N m; those among N sources N² m, which is why rules that weigh sources jointly
+get them from sketches where there are more than ``EXACT`` of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedbridge.base.errors import NoiseUndefinedError, NonFiniteError, OptionError, ShapeError
 from fedbridge.core.blocks import Blocks
-from fedbridge.core.gram import Workspace, reliable_gram
+from fedbridge.core.gram import Workspace, reliable_gram, star
+from fedbridge.core.sketch import sketched_gram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+Reads = Literal["shares", "target", "sketched", "all"]
+"""What a rule reads of a round: nothing but the sources' shares; how long every source is and how
+it lies to the target; angles among sources too, sketched beyond ``EXACT`` of them; or all of the
+Gram matrix, exactly, however many sources there are."""
+
+EXACT = 256
+"""Sources up to which products among them are never sketched."""
+
+
+@dataclass(frozen=True)
+class Star:
+    """The target's squared length (K,), and every source's with its inner product (K, N)."""
+
+    target2: Tensor
+    inner: Tensor
+    source2: Tensor
+
+    def rescaled(self, factors: Tensor) -> Star:
+        """With every source multiplied by its factor (N,)."""
+        return Star(self.target2, self.inner * factors, self.source2 * factors * factors)
+
+    def whole(self) -> Star:
+        """All blocks as one."""
+        return Star(*(part.sum(0, keepdim=True) for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -28,10 +58,11 @@ class Noise:
 
     Attributes:
         sigma2: (K,) ``σ̂²``, the expected squared error of ``ḡ``.
-        covariance: (K, N, N) covariance of the inner products ``⟨ḡ, g_i⟩``; None when nobody
-            measured it. Its diagonal over ``‖g_i‖²`` is ``v_i``, the noise along source i.
-        whole_covariance: (1, N, N) the same over the whole model. Noise in one block goes along
-            with noise in another, so it is not the sum over blocks.
+        covariance: (K, N, N) covariance of the inner products ``⟨ḡ, g_i⟩``, or (K, N) its diagonal
+            alone for rules that read no more; None when nobody measured it. The diagonal over
+            ``‖g_i‖²`` is ``v_i``, the noise along source i.
+        whole_covariance: (1, N, N) or (1, N) the same over the whole model. Noise in one block
+            goes along with noise in another, so it is not the sum over blocks.
         agreement: (K, N) share of the target's batches with ``⟨g^j, g_i⟩ > 0``; None when
             nobody counted.
         whole_agreement: (1, N) the same with inner products over the whole model.
@@ -73,7 +104,8 @@ class Geometry:
 
     Attributes:
         blocks: the blocks that were measured; one for the whole model.
-        gram: (K, N+1, N+1) inner products in float64, the target first.
+        products: (K, N+1, N+1) inner products in float64, the target first; those with
+            the target alone; or None where nothing was measured.
         weights: (N,) share of each source in a mean over sources; adds up to 1.
         samples: the sample counts as given, (N,) or (N+1,) with the target first; None for none.
         noise: the target's noise, None when undefined.
@@ -81,7 +113,7 @@ class Geometry:
     """
 
     blocks: Blocks
-    gram: Tensor
+    products: Tensor | Star | None
     weights: Tensor
     samples: Tensor | None = None
     noise: Noise | None = None
@@ -90,17 +122,34 @@ class Geometry:
     @property
     def n_sources(self) -> int:
         """N."""
-        return int(self.gram.shape[-1]) - 1
+        return len(self.weights)
+
+    @property
+    def gram(self) -> Tensor:
+        """(K, N+1, N+1) all inner products, the target first."""
+        if not isinstance(self.products, Tensor):
+            raise _not_measured("products among sources")
+        return self.products
+
+    @property
+    def star(self) -> Star:
+        """Lengths, and products with the target."""
+        if self.products is None:
+            raise _not_measured("lengths and products with the target")
+        if isinstance(self.products, Star):
+            return self.products
+        gram = self.products
+        return Star(gram[:, 0, 0], gram[:, 0, 1:], gram.diagonal(dim1=1, dim2=2)[:, 1:])
 
     @property
     def target2(self) -> Tensor:
         """(K,) ``‖ḡ‖²``."""
-        return self.gram[:, 0, 0]
+        return self.star.target2
 
     @property
     def source2(self) -> Tensor:
         """(K, N) ``‖g_i‖²``."""
-        return self.source_gram.diagonal(dim1=1, dim2=2)
+        return self.star.source2
 
     @property
     def source_gram(self) -> Tensor:
@@ -110,7 +159,7 @@ class Geometry:
     @property
     def inner(self) -> Tensor:
         """(K, N) ``⟨ḡ, g_i⟩``."""
-        return self.gram[:, 0, 1:]
+        return self.star.inner
 
     @property
     def cosine(self) -> Tensor:
@@ -122,13 +171,14 @@ class Geometry:
     def difference_gram(self) -> Tensor:
         """(K, N, N) ``⟨g_i − ḡ, g_j − ḡ⟩``."""
         inner = self.inner
-        shifted = self.source_gram - inner[:, :, None] - inner[:, None, :]
-        return shifted + self.target2[:, None, None]
+        shifted = self.source_gram - inner[:, :, None]
+        return shifted.sub_(inner[:, None, :]).add_(self.target2[:, None, None])
 
     @property
     def distance2(self) -> Tensor:
         """(K, N) ``‖g_i − ḡ‖²``."""
-        return self.difference_gram.diagonal(dim1=1, dim2=2).clamp(min=0.0)
+        apart = self.source2 - self.inner - self.inner + self.target2[:, None]
+        return apart.clamp(min=0.0)
 
     @property
     def line2(self) -> Tensor:
@@ -158,33 +208,45 @@ class Geometry:
         covariance = self.require_noise().covariance
         if covariance is None:
             return torch.zeros_like(self.source2)
-        return divide(covariance.diagonal(dim1=1, dim2=2), self.source2).clamp(min=0.0)
+        own = covariance if covariance.ndim == 2 else covariance.diagonal(dim1=1, dim2=2)
+        return divide(own, self.source2).clamp(min=0.0)
 
     def rescaled(self, factors: Tensor) -> Geometry:
         """The same round with every source's update multiplied by its factor (N,)."""
-        scale = torch.cat((factors.new_ones(1), factors))
-        noise = self.noise
+        noise, seen = self.noise, self.products
         if noise is not None:
-            pairs = factors[:, None] * factors
             noise = replace(
                 noise,
-                covariance=None if noise.covariance is None else noise.covariance * pairs,
-                whole_covariance=(
-                    None if noise.whole_covariance is None else noise.whole_covariance * pairs
-                ),
+                covariance=_rescaled(noise.covariance, factors),
+                whole_covariance=_rescaled(noise.whole_covariance, factors),
             )
-        return replace(self, gram=self.gram * scale[:, None] * scale, noise=noise)
+        if isinstance(seen, Star):
+            seen = seen.rescaled(factors)
+        elif seen is not None:
+            scale = torch.cat((factors.new_ones(1), factors))
+            seen = seen * scale[:, None] * scale
+        return replace(self, products=seen, noise=noise)
 
     def whole(self) -> Geometry:
         """The same round with all blocks as one: inner products simply add up."""
         if len(self.blocks) == 1:
             return self
+        seen = self.products
+        if seen is not None:
+            seen = seen.whole() if isinstance(seen, Star) else seen.sum(0, keepdim=True)
         return replace(
             self,
             blocks=Blocks.whole(self.blocks.total),
-            gram=self.gram.sum(0, keepdim=True),
+            products=seen,
             noise=None if self.noise is None else self.noise.whole(),
         )
+
+
+def _not_measured(what: str) -> OptionError:
+    return OptionError(
+        f"Expected a rule that reads {what} to say so, but it was registered with `reads` for "
+        f"less: leave `reads` out of its decorator, and all is measured."
+    )
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -195,7 +257,17 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def _scaled(covariance: Tensor | None, new: Tensor, old: Tensor) -> Tensor | None:
     """A covariance of noise of size ``old``, brought to the size ``new``."""
-    return None if covariance is None else covariance * divide(new, old)[..., None, None]
+    if covariance is None:
+        return None
+    factor = divide(new, old)
+    return covariance * factor.view(*factor.shape, *(1,) * (covariance.ndim - 1))
+
+
+def _rescaled(covariance: Tensor | None, factors: Tensor) -> Tensor | None:
+    """The covariance of inner products with sources that were multiplied by factors."""
+    if covariance is None:
+        return None
+    return covariance * (factors * factors if covariance.ndim == 2 else factors[:, None] * factors)
 
 
 def measure(
@@ -206,6 +278,7 @@ def measure(
     weights: Sequence[float] | Tensor | None = None,
     noise: Noise | None = None,
     batches: int = 0,
+    reads: Reads = "all",
 ) -> Geometry:
     """Measure a round: one pass over the updates, which are neither copied nor changed.
 
@@ -217,21 +290,46 @@ def measure(
             equal shares.
         noise: the target's noise, if it is known.
         batches: how many target batches were seen.
+        reads: what of the products anybody will read; no more is measured.
 
     Raises:
         NonFiniteError: an update holds NaN or Inf; names the client and the block.
     """
-    rows = (target[None], sources)
-    workspace = Workspace()
-    gram = torch.stack([reliable_gram(rows, columns, workspace) for columns in blocks.slices()])
-    if not bool(gram.isfinite().all()):
+    products = _products(target, sources, blocks, reads)
+    if not _all_finite(products):
         _name_the_non_finite(target, sources, blocks)
         raise NonFiniteError(
             "Expected updates whose squared length is a finite float64, but they are larger: "
             "divide all updates by a common factor."
         )
     shares, samples = read_weights(weights, sources.shape[0])
-    return Geometry(blocks, gram, shares, samples, noise, batches)
+    return Geometry(blocks, products, shares, samples, noise, batches)
+
+
+def _products(
+    target: Tensor, sources: Tensor, blocks: Blocks, reads: Reads
+) -> Tensor | Star | None:
+    """The inner products that somebody reads, block by block."""
+    if reads == "shares":
+        check_finite(target, sources, blocks)
+        return None
+    room = Workspace()
+    if reads == "all" or (reads == "sketched" and len(sources) <= EXACT):
+        rows = (target[None], sources)
+        return torch.stack([reliable_gram(rows, columns, room) for columns in blocks.slices()])
+    seen = [star(target, sources, columns, room) for columns in blocks.slices()]
+    found = Star(*(torch.stack(part) for part in zip(*seen, strict=True)))
+    if reads == "target" or not _all_finite(found):
+        return found
+    gram = torch.empty((len(blocks), *[len(sources) + 1] * 2), dtype=torch.float64)
+    for each, columns, lengths in zip(gram, blocks.slices(), seen, strict=True):
+        sketched_gram(target, sources, columns, lengths, out=each)
+    return gram
+
+
+def _all_finite(products: Tensor | Star | None) -> bool:
+    parts = vars(products).values() if isinstance(products, Star) else (products,)
+    return all(bool(part.isfinite().all()) for part in parts if part is not None)
 
 
 def check_finite(target: Tensor, sources: Tensor, blocks: Blocks) -> None:

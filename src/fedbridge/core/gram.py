@@ -8,6 +8,10 @@ many runs averages out, right to about 1e-8 of the vectors' lengths. Where that 
 (nearly parallel vectors, whose small difference matters; values whose squares leave the range of
 float32) the block is measured again with float64 products. Short blocks, which have few runs to
 average over, always are: it costs next to nothing.
+
+Products among N vectors take N² m multiplications. Most rules compare every source with the
+target only: ``star`` measures that much and no more, in N m, a tile that fits into the cache at a
+time, and measures again in float64 only the sources for which that matters.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +34,15 @@ WORKSPACE = 2**20
 
 SHORT = 2**16
 """Columns below which a block is measured in float64 throughout."""
+
+TILE = 2**17
+"""Entries that are converted and measured at a time: a megabyte of float64 stays in the cache."""
+
+COLUMNS = 2**13
+"""Columns of a tile of many rows: long reads are quick ones."""
+
+FEW = 16
+"""Rows up to which all products of a short block are taken: they cost no more than the calls."""
 
 SAFE_RMS = (1e-13, 1e16)
 """Root mean square of a vector whose products float32 holds without loss that matters."""
@@ -126,6 +140,83 @@ def reliable_gram(
             if not any(bool(rows[index][columns].any()) for index in seen_as_zero):
                 return fast
     return gram(matrices, columns, torch.float64, workspace)
+
+
+def star(
+    target: Tensor, sources: Tensor, columns: slice, workspace: Workspace | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``‖t‖²``, ``⟨t, g_i⟩`` (N,) and ``‖g_i‖²`` (N,) over ``columns``, in one pass and float64.
+
+    Few and short vectors are measured as in ``reliable_gram``, to the same bits.
+    """
+    rows, width = len(sources) + 1, columns.stop - columns.start
+    if rows <= FEW and width < SHORT:
+        measured = reliable_gram((target[None], sources), columns, workspace)
+        return measured[0, 0], measured[0, 1:], measured.diagonal()[1:]
+    own, theirs = target[columns], sources[:, columns]
+    target2 = _square(own)
+    if not (own.dtype == theirs.dtype == torch.float32 and rows * width >= WORKSPACE):
+        return target2, *_against(own, theirs, torch.float64)
+    inner, squares = _against(own, theirs, torch.float32)
+    again = torch.nonzero(_doubtful(target2, inner, squares, width)).flatten().tolist()
+    if 2 * len(again) > len(theirs):
+        return target2, *_against(own, theirs, torch.float64)
+    for row in again:
+        inner[row], squares[row] = _against(own, theirs[row : row + 1], torch.float64)
+    return target2, inner, squares
+
+
+def _square(vector: Tensor) -> Tensor:
+    """Squared length in float64."""
+    device = accumulation_device(vector.device)
+    parts = (part.to(device, torch.float64) for part in vector.split(TILE))
+    return torch.stack([torch.dot(part, part) for part in parts]).sum().cpu()
+
+
+def _against(target: Tensor, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Inner products (N,) of the rows with the target and their squared lengths (N,).
+
+    Products inside a run are taken in ``dtype``, sums over runs always in float64.
+    """
+    inner = torch.zeros(len(rows), dtype=torch.float64)
+    squares = torch.zeros_like(inner)
+    device = accumulation_device(rows.device)
+    size = 8 * TILE if rows.dtype == dtype else TILE  # where they lie, or converted
+    for columns, run in _cuts(len(target), max(COLUMNS, size // len(rows))):
+        own = target[columns].to(device, dtype).view(-1, run)
+        few = max(1, size // own.numel())
+        for first in range(0, len(rows), few):
+            part = slice(first, first + few)
+            tile = rows[part, columns].to(device, dtype).view(-1, *own.shape)
+            inner[part] += _dots(tile, own).sum(1, dtype=torch.float64)
+            squares[part] += _dots(tile, tile).sum(1, dtype=torch.float64)
+    return inner, squares
+
+
+def _dots(left: Tensor, right: Tensor) -> Tensor:
+    """Inner products over the last axis; numpy's need no room for the entries' products."""
+    if left.device.type == "cpu" and hasattr(np, "vecdot"):  # numpy 2
+        with np.errstate(all="ignore"):  # what is not finite is looked at again, or named
+            return torch.from_numpy(np.vecdot(left.numpy(), right.numpy()))
+    products: Tensor = torch.linalg.vecdot(left, right)
+    return products.cpu()
+
+
+def _cuts(width: int, most: int) -> Iterator[tuple[slice, int]]:
+    """At most so many columns at a time and the length of their runs; a rest is a run itself."""
+    whole = width // RUN * RUN
+    step = most // RUN * RUN
+    for start in range(0, whole, step):
+        yield slice(start, min(start + step, whole)), RUN
+    if whole < width:
+        yield slice(whole, width), width - whole
+
+
+def _doubtful(target2: Tensor, inner: Tensor, squares: Tensor, size: int) -> Tensor:
+    """(N,) whether products in float32 may mislead: out of range, or nearly parallel."""
+    low, high = (limit**2 * size for limit in SAFE_RMS)
+    safe = (squares >= low) & (squares <= high) & (target2 >= low) & (target2 <= high)
+    return ~(safe & (inner.square() <= (1.0 - NEARLY_PARALLEL) * squares * target2))
 
 
 def _float32_was_enough(measured: Tensor, size: int) -> bool:

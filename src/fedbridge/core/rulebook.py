@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.core.geometry import Geometry
+    from fedbridge.core.geometry import Geometry, Reads
 
 NoiseNeed = Literal["none", "size", "directions"]
 
@@ -43,6 +43,8 @@ class _Named:
         function: the rule itself.
         noise: what it must know of the target's noise: nothing, its ``size``, or also its
             ``directions``. A federation measures no more than that.
+        reads: what it reads of the geometry (``geometry.Reads``); by default all of it. A rule that
+            weighs each source against the target says so, and costs N m instead of N² m.
         own_unit: whether updates are mixed as they are, instead of in the target's unit: right
             for plain averages, wrong for whatever compares updates.
         by_samples: whether clients always count by their samples.
@@ -58,6 +60,7 @@ class _Named:
     by_samples: bool = False
     alone: bool = False
     without_target: bool = False
+    reads: Reads = "all"
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -101,6 +104,7 @@ class CoordinateRule(_Named):
     """
 
     own_unit: bool = True
+    reads: Reads = "shares"
 
     def __call__(self, target: Tensor, sources: Tensor, **options: object) -> Tensor:
         """Apply the rule to a slice; an option that the rule does not have is an error."""
@@ -138,6 +142,7 @@ def rule(
     by_samples: bool = False,
     alone: bool = False,
     without_target: bool = False,
+    reads: Reads = "all",
     fixed: Callable[..., Mix] | None = None,
 ) -> Callable[[Callable[..., Mix]], Callable[..., Mix]]:
     """Register a function ``(geometry, *, option=default, ...) -> Mix`` as a rule.
@@ -146,9 +151,10 @@ def rule(
     """
 
     def register(function: Callable[..., Mix]) -> Callable[..., Mix]:
-        registry.add(
-            name, Rule(name, function, noise, own_unit, by_samples, alone, without_target, fixed)
+        named = Rule(
+            name, function, noise, own_unit, by_samples, alone, without_target, reads, fixed
         )
+        registry.add(name, named)
         return function
 
     return register

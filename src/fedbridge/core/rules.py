@@ -67,19 +67,19 @@ EQUAL = 1e-12
 """Scores of updates that differ by less, beside the lengths that they come from, are equal."""
 
 
-@rule("source-only", noise="none", own_unit=True, without_target=True)
+@rule("source-only", noise="none", reads="shares", own_unit=True, without_target=True)
 def source_only(geometry: Geometry) -> Mix:
     """Σ_i p_i g_i: the sources' mean update, as if the target had no data."""
     return _constant_mix(geometry, 0.0, geometry.weights)
 
 
-@rule("target-only", noise="none", alone=True)
+@rule("target-only", noise="none", reads="shares", alone=True)
 def target_only(geometry: Geometry) -> Mix:
     """ḡ: the target's own update, as if it were alone."""
     return _constant_mix(geometry, 1.0, torch.zeros_like(geometry.weights))
 
 
-@rule("fedavg", noise="none", own_unit=True, by_samples=True)
+@rule("fedavg", noise="none", reads="shares", own_unit=True, by_samples=True)
 def fedavg(geometry: Geometry) -> Mix:
     """(n_T ḡ + Σ_i n_i g_i) / (n_T + Σ_i n_i): every client by its number of samples.
 
@@ -98,7 +98,7 @@ def fedavg(geometry: Geometry) -> Mix:
     return _constant_mix(geometry, float(shares[0]), shares[1:])
 
 
-@rule("fedda", noise="none")
+@rule("fedda", noise="none", reads="shares")
 def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
     """Σ_i p_i [(1 − β_i) ḡ + β_i g_i]: go the share β_i of the way to every source.
 
@@ -109,7 +109,7 @@ def fedda(geometry: Geometry, *, beta: Beta = 0.5) -> Mix:
     return _mean_over_sources(geometry, beta, reach=None)
 
 
-@rule("fedgp", noise="none")
+@rule("fedgp", noise="none", reads="target")
 def fedgp(
     geometry: Geometry,
     *,
@@ -131,7 +131,7 @@ def fedgp(
     return _mean_over_sources(geometry, beta, _reach(geometry, filter, projection))
 
 
-@rule("fedda-auto", fixed=fedda)
+@rule("fedda-auto", reads="target", fixed=fedda)
 def fedda_auto(geometry: Geometry, *, scope: Literal["model", "block"] = "model") -> Mix:
     """FedDA with β_i = σ̂² / (σ̂² + max(d̂_i², 0)) = min(1, σ̂² / ‖g_i − ḡ‖²).
 
@@ -144,7 +144,7 @@ def fedda_auto(geometry: Geometry, *, scope: Literal["model", "block"] = "model"
     return _mean_over_sources(geometry, beta, reach=None)
 
 
-@rule("fedgp-auto", noise="directions", fixed=fedgp)
+@rule("fedgp-auto", noise="directions", reads="target", fixed=fedgp)
 def fedgp_auto(
     geometry: Geometry,
     *,
@@ -183,7 +183,7 @@ def fedgp_auto(
     return _mean_over_sources(geometry, beta, _reach(geometry, filter, projection))
 
 
-@rule("fedda-joint")
+@rule("fedda-joint", reads="sketched")
 def fedda_joint(geometry: Geometry) -> Mix:
     """(1 − b) ḡ + b p with p the point of the sources' convex hull nearest to ḡ.
 
@@ -198,7 +198,7 @@ def fedda_joint(geometry: Geometry) -> Mix:
     return Mix(1.0 - b, b[:, None] * shares, b[:, None] * shares)
 
 
-@rule("fedgp-joint", noise="directions")
+@rule("fedgp-joint", noise="directions", reads="sketched")
 def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
     """(1 − b) ḡ + b p with p the projection of ḡ on the cone of the sources.
 
@@ -223,7 +223,7 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
     return Mix(1.0 - b, b[:, None] * cone, beta)
 
 
-@rule("fltrust", noise="none")
+@rule("fltrust", noise="none", reads="target")
 def fltrust(geometry: Geometry) -> Mix:
     """Σ_i s_i (‖ḡ‖/‖g_i‖) g_i / Σ_i s_i with s_i = p_i max(cos(ḡ, g_i), 0).
 
@@ -269,7 +269,7 @@ def trimmed_mean(target: Tensor, sources: Tensor, *, trim: float = 0.2) -> Tenso
     return sum(middle[1:], start=middle[0]) / len(middle)
 
 
-@rule("zeno", noise="none")
+@rule("zeno", noise="none", reads="target")
 def zeno(geometry: Geometry, *, rho: float = 0.005, drop: float = 1) -> Mix:
     """Σ_i p_i g_i / Σ_i p_i over the sources that score best in s_i = ⟨ḡ, g_i⟩ − ρ ‖g_i‖².
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fedbridge.core.estimators import noise_from_sketches
-from fedbridge.core.geometry import Geometry, Noise, measure
+from fedbridge.core.geometry import Geometry, Noise, Reads, measure
+from fedbridge.core.gram import FEW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +104,7 @@ def measure_evidence(
     weights: Tensor | None = None,
     borrowed: bool = False,
     noisy_sources: bool = False,
+    reads: Reads = "all",
 ) -> Geometry:
     """The geometry of some vectors and the target's noise.
 
@@ -113,16 +115,25 @@ def measure_evidence(
         weights: (N+1,) sample counts, target first.
         borrowed: do not believe in less noise than the sources' samples show.
         noisy_sources: take the sources' own noise off their squared lengths (for probes, which
-            stand on a few batches).
+            stand on a few batches). What is left is repaired as a whole, so that products among
+            sources are measured whatever the rule reads.
+        reads: what the rule reads; lengths and products with the target are always measured, for
+            the record of the round.
     """
+    if reads == "shares":
+        reads = "target"
+    if reads == "target" and noisy_sources:
+        reads = "sketched"
     plain = measure(
         vectors.target,
         vectors.sources,
         sketch.blocks,
         weights=weights,
         batches=vectors.report.batches,
+        reads=reads,
     )
-    noise = target_noise(vectors, sketch, plain.inner, borrowed=borrowed)
+    pairs = reads != "target" or len(vectors.sources) < FEW
+    noise = target_noise(vectors, sketch, plain.inner, borrowed=borrowed, pairs=pairs)
     geometry = replace(plain, noise=noise)
     if len(blocks) == 1:
         geometry = geometry.whole()
@@ -130,11 +141,12 @@ def measure_evidence(
 
 
 def target_noise(
-    vectors: Vectors, sketch: Sketch, inner: Tensor, *, borrowed: bool
+    vectors: Vectors, sketch: Sketch, inner: Tensor, *, borrowed: bool, pairs: bool = True
 ) -> Noise | None:
     """The target's noise from its own report, and from the sources' if borrowed.
 
-    ``inner`` (K, N) are the inner products of its vector with the sources'.
+    ``inner`` (K, N) are the inner products of its vector with the sources'; ``pairs`` as in
+    ``noise_from_sketches``.
     """
     own, sketches = vectors.report.noise, vectors.report.sketches
     lent = _noise_lent(vectors) if borrowed else None
@@ -142,7 +154,7 @@ def target_noise(
         return None if lent is None else Noise(lent)
     noise = Noise(own, batches=vectors.report.batches)
     if sketches is not None:
-        noise = noise_from_sketches(sketch, sketches, vectors.sources, inner, own)
+        noise = noise_from_sketches(sketch, sketches, vectors.sources, inner, own, pairs=pairs)
     return noise if lent is None else noise.scaled_to(torch.maximum(own, lent))
 
 
@@ -178,7 +190,7 @@ def without_source_noise(geometry: Geometry, vectors: Vectors, blocks: Blocks) -
     size = gram.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=torch.finfo(gram.dtype).tiny)
     values, directions = torch.linalg.eigh(gram / size[:, None, None])
     repaired = directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
-    return replace(geometry, gram=repaired * size[:, None, None])
+    return replace(geometry, products=repaired * size[:, None, None])
 
 
 def _summed(per_tensor: Tensor, n_blocks: int) -> Tensor:

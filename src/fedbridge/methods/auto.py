@@ -242,7 +242,7 @@ class Auto(Method):
         """Put the probes of a round into its record and into the running evidence."""
         federation = self.federation
         whole = federation.rule_blocks.whole(federation.blocks.total)
-        geometry = measure_evidence(vectors, whole, federation.bench.sketch)
+        geometry = measure_evidence(vectors, whole, federation.bench.sketch, reads="sketched")
         describe(record, geometry, None, present, federation.n_sources)
         now = geometry.difference_gram[0]
         fresh = now / now.diagonal().mean().clamp(min=torch.finfo(now.dtype).tiny)

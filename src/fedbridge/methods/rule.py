@@ -147,6 +147,7 @@ class RuleMethod(Method):
             weights=gathered.samples if self.by_samples else None,
             borrowed=self.borrows,
             noisy_sources=noisy_sources,
+            reads=self.rule.reads,
         )
 
     def _decide(self, rule: Rule, evidence: Geometry, path: Geometry, present: list[int]) -> Mix:

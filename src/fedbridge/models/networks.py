@@ -88,7 +88,7 @@ class AsImages(nn.Module):
 class ChannelsLast(nn.Module):
     """Lays images out pixel by pixel: few channels are convolved and pooled faster like that.
 
-    A step of the paper's network of two convolutions takes 0.7 of the time (benchmarks/round.py).
+    A step of the paper's network of two convolutions takes 0.7 of the time (`fedbridge bench`).
     """
 
     def forward(self, x: Tensor) -> Tensor:

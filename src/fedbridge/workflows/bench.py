@@ -1,0 +1,719 @@
+"""What fedbridge costs, as ratios to what nobody can do without; all measured in one run.
+
+- **rules**: aggregation, end to end, over the two bare passes over memory ``S @ t`` and ``w @ S``;
+  for more sources and for longer models (**growth**). Processor time of one thread, the least of
+  some tries, so that other work on the machine hardly counts; memory is the peak beyond the
+  resulting vector, relative to the updates (Linux).
+- **round**: a round with two workers over a plain PyTorch loop of the busier worker's steps, two
+  such loops at once, since two busy cores are slower than one. Medians of alternating repetitions.
+- **flower**: a round of Flower's own simulation with its FedAvg over one of ours with the same
+  model, data and number of processes.
+- **many**: a round of a thousand sources, of which a tenth or all take part, and the peak of memory
+  beside that of the updates.
+- **methods**: a round of every method over one of ``fedavg``, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import multiprocessing
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from fedbridge.base.errors import FedbridgeError, OptionError
+from fedbridge.base.files import read_text, write_atomically
+from fedbridge.core.aggregate import aggregate
+from fedbridge.core.rules import names as rule_names
+from fedbridge.data.load import load_task
+from fedbridge.data.rows import whole
+from fedbridge.data.task import FederatedTask, Site
+from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import Settings
+from fedbridge.methods import make, needs_of
+from fedbridge.methods import names as method_names
+from fedbridge.models import build_model
+from fedbridge.report import figure_sheet
+from fedbridge.report.charts import PALETTE
+from fedbridge.report.charts.plots import Series, line_chart
+from fedbridge.report.tables import Column, Table, to_markdown
+from fedbridge.training.trainer import one_thread
+from fedbridge.workflows.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.connection import Connection
+
+    from torch import Tensor
+
+    from fedbridge.report.charts import Chart
+
+    Tell = Callable[[float, str], object]
+
+PARTS = ("rules", "growth", "round", "flower", "many", "methods")
+MANY = 1000
+COUNTS = (10, 50, 200, 1000)
+LENGTHS = (1_000_000, 3_000_000, 10_000_000)
+GROWING = ("fedda", "fedda-auto", "fedgp-auto", "fltrust", "zeno", "fedda-joint", "fedgp-joint")
+ROUND_METHODS = ("fedda", "fedgp-auto", "fedda-joint")
+SOURCES, LABELLED, BATCH, BUSIER = 9, 100, 64, 5
+BASELINE = "fedavg"
+MARK = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+APART = "import sys; from fedbridge.workflows.bench import measure_here as m; m(*sys.argv[1:])"
+IMAGE = Path("images", "growth.svg")
+"""Where the growth curves are written, beside a document."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        entries: Numbers in all updates of a growth curve over sources.
+        length: Entries of the model whose rules are compared.
+        tries: Repetitions of anything short.
+        images: Rows of a source in a round.
+        rounds: Rounds that are timed.
+        lengths: Of the growth curve over the model's size.
+        methods: Whose rounds are timed.
+    """
+
+    entries: int = 44_426_000
+    length: int = 11_700_000
+    tries: int = 7
+    images: int = 6000
+    rounds: int = 5
+    lengths: tuple[int, ...] = LENGTHS
+    methods: tuple[str, ...] = ()
+
+
+WHOLE = Size()
+QUICK = Size(20_000_000, 2_000_000, 3, 640, 2, LENGTHS[:2], ("fedavg", "fedgp-auto", "auto"))
+
+
+@dataclass
+class Benchmarks:
+    """What was measured: rows by part, as ``--json`` prints them."""
+
+    machine: dict[str, Any] = field(default_factory=dict)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    growth: list[dict[str, Any]] = field(default_factory=list)
+    round: list[dict[str, Any]] = field(default_factory=list)
+    flower: list[dict[str, Any]] = field(default_factory=list)
+    many: list[dict[str, Any]] = field(default_factory=list)
+    methods: list[dict[str, Any]] = field(default_factory=list)
+
+    def tables(self) -> list[Table]:
+        """What was measured, as tables."""
+        return [TABLES[part](rows) for part in PARTS if (rows := getattr(self, part))]
+
+    def charts(self) -> list[Chart]:
+        """Time over sources and over the model's size, as multiples of the bare passes."""
+        found = [
+            _curve(self.growth, "sources", "sources", "Sources, the updates as large together"),
+            _curve(self.growth, "length", "million entries", "Length of the model, 10 sources"),
+        ]
+        return [chart for chart in found if chart is not None]
+
+
+def bench(
+    parts: Sequence[str] = PARTS, *, quick: bool = False, tell: Tell = lambda _, __: None
+) -> Benchmarks:
+    """Measure; ``tell`` hears the share that is done and what is under way."""
+    for part in parts:
+        if part not in PARTS:
+            raise OptionError(f"Expected parts among {', '.join(PARTS)}, but got {part!r}.")
+    size = QUICK if quick else WHOLE
+    found = Benchmarks(
+        {
+            "processor": _processor(),
+            "cores": multiprocessing.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "quick": quick,
+        }
+    )
+    asked = [part for part in PARTS if part in parts]
+    for done, part in enumerate(asked):
+
+        def heard(share: float, text: str, done: int = done) -> None:
+            tell((done + share) / len(asked), text)
+
+        heard(0.0, part)
+        getattr(found, part).extend(MEASURES[part](size, heard))
+    tell(1.0, "done")
+    return found
+
+
+def write(found: Benchmarks, document: Path) -> list[Path]:
+    """Put tables and picture where a document has marks for them: ``<!-- bench: rules -->``."""
+    text = read_text(document)
+    known = {table.name: to_markdown(table).rstrip("\n") + "\n" for table in found.tables()}
+    if found.machine:
+        known["machine"] = _machine(found.machine) + "\n"
+    if not MARK.search(text):
+        raise OptionError(
+            f"Expected marks such as '<!-- bench: rules -->' and '<!-- end -->' in {document}, "
+            f"but it has none."
+        )
+
+    def filled(mark: re.Match[str]) -> str:
+        return f"{mark[1]}{known[mark[2]]}{mark[3]}" if mark[2] in known else mark[0]
+
+    written = [document]
+    write_atomically(document, MARK.sub(filled, text))
+    charts = found.charts()
+    if charts and str(IMAGE) in text:
+        written.append(document.parent / IMAGE)
+        write_atomically(written[-1], figure_sheet(charts, columns=2))
+    return written
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores of {machine['processor']}, Python {machine['python']}, torch "
+        f"{machine['torch']}{' (`--quick`)' if machine['quick'] else ''}."
+    )
+
+
+def _processor() -> str:
+    """The processor's name, as well as the system tells it."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+# Aggregation against bare passes.
+
+
+def _rules(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Every rule on ten models of a ResNet-18's size."""
+    with one_thread():
+        work = _Updates(10, size.length)
+        passes = work.bare(size.tries)
+        found = []
+        every = rule_names()
+        for done, rule in enumerate(every):
+            tell(done / len(every), f"{rule}: 10 x {size.length:,}")
+            seconds = work.seconds(rule, size.tries)
+            extra = work.extra_memory(rule)
+            found.append({"rule": rule, "ratio": seconds / passes, "extra_memory": extra})
+        return found
+
+
+def _growth(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Some rules for ever more sources, and for ever longer models."""
+    shapes = [("sources", n, size.entries // n) for n in COUNTS]
+    shapes += [("length", 10, m) for m in size.lengths]
+    found = []
+    with one_thread():
+        for done, (over, n, m) in enumerate(shapes):
+            work = _Updates(n, m)
+            passes = work.bare(size.tries)
+            for rule in GROWING:
+                tell(done / len(shapes), f"{rule}: {n} x {m:,}")
+                ratio = work.seconds(rule, max(2, size.tries // 2)) / passes
+                extra = work.extra_memory(rule)
+                row = {"over": over, "sources": n, "length": m, "rule": rule, "ratio": ratio}
+                found.append({**row, "extra_memory": extra})
+    return found
+
+
+class _Updates:
+    """Updates of a round, all of which have something of the target."""
+
+    def __init__(self, n: int, m: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.sources = torch.empty(n, m).normal_(generator=generator)
+        self.target = torch.empty(m).normal_(generator=generator).add_(self.sources[0], alpha=0.5)
+        self.weights = torch.full((n,), 1 / n)
+
+    def bare(self, tries: int) -> float:
+        """Seconds of the two passes that no rule can do without."""
+        return _least(lambda: (self.sources @ self.target, self.weights @ self.sources), 3 * tries)
+
+    def seconds(self, rule: str, tries: int) -> float:
+        """Seconds of a rule, end to end, with a known noise."""
+        return _least(lambda: self._apply(rule), tries)
+
+    def extra_memory(self, rule: str) -> float | None:
+        """Peak memory beyond the result, over that of the updates."""
+        peak = peak_bytes(lambda: self._apply(rule))
+        if peak is None:
+            return None
+        return max(0.0, peak / 4 - len(self.target)) / self.sources.numel()
+
+    def _apply(self, rule: str) -> None:
+        aggregate(rule, self.target, self.sources, sigma2=0.1 * len(self.target))
+
+
+def _least(work: Callable[[], object], tries: int) -> float:
+    """The least processor time of this thread over some tries."""
+    times = []
+    for _ in range(tries):
+        begun = time.thread_time()
+        work()
+        times.append(time.thread_time() - begun)
+    return min(times)
+
+
+def peak_bytes(work: Callable[[], object]) -> int | None:
+    """Peak memory of a call above what was there before; None where Linux cannot tell."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not reset.exists():
+        return None
+
+    def said(name: str) -> int:
+        line = next(ln for ln in status.read_text().splitlines() if ln.startswith(name))
+        return int(line.split()[1]) * 1024
+
+    work()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is taken now
+    before = said("VmRSS")
+    reset.write_text("5")
+    work()
+    return said("VmHWM") - before
+
+
+# A round against the bare training loop, and against Flower.
+
+
+@cache
+def made_up(images: int) -> FederatedTask:
+    """Random images of the right shapes: speed does not depend on what they show."""
+    generator = torch.Generator().manual_seed(0)
+
+    def site(name: str, count: int) -> Site:
+        pixels = torch.rand(count, 1, 28, 28, generator=generator)
+        return Site(name, pixels, torch.randint(10, (count,), generator=generator))
+
+    sources = tuple(site(f"source {index}", images) for index in range(SOURCES))
+    return FederatedTask("bench", sources, site("target", LABELLED), site("test", 100), 10)
+
+
+def _plain_steps(model: torch.nn.Module, site: Site) -> None:
+    """An epoch as anybody would write it."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    for rows in torch.randperm(len(site)).split(BATCH)[: len(site) // BATCH]:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(site.x[rows]), site.y[rows]).backward()
+        optimizer.step()
+
+
+def _bare_loop(task: FederatedTask, pipe: Connection) -> None:
+    """Wait for a signal, train the busier worker's sources, tell the time; again and again."""
+    torch.set_num_threads(1)
+    model = build_model("cnn", task)
+    while pipe.recv():
+        begun = time.perf_counter()
+        for site in task.sources[:BUSIER]:
+            _plain_steps(model, site)
+        pipe.send(time.perf_counter() - begun)
+
+
+def _round(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Rounds of some methods, and bare loops in turn."""
+    task = made_up(size.images)
+    context = multiprocessing.get_context("fork")
+    pipes, loops = [], []
+    for _ in range(2):
+        ours, theirs = context.Pipe()
+        loops.append(context.Process(target=_bare_loop, args=(task, theirs), daemon=True))
+        loops[-1].start()
+        pipes.append(ours)
+
+    def bare() -> float:
+        for pipe in pipes:
+            pipe.send(True)
+        return max(float(pipe.recv()) for pipe in pipes)
+
+    found = []
+    for done, name in enumerate(ROUND_METHODS):
+        tell(done / len(ROUND_METHODS), f"rounds of {name}")
+        with _Rounds(task, name) as rounds:
+            bare()
+            times = [(bare(), rounds.next()) for _ in range(size.rounds)]
+        ratio = statistics.median(ours / theirs for theirs, ours in times)
+        theirs, ours = (statistics.median(column) for column in zip(*times, strict=True))
+        found.append({"method": name, "seconds": ours, "bare": theirs, "ratio": ratio})
+    for pipe, loop in zip(pipes, loops, strict=True):
+        pipe.send(False)
+        loop.join()
+    return found
+
+
+class _Rounds:
+    """Rounds of one method with two workers, one after the other."""
+
+    def __init__(self, task: FederatedTask, method: str) -> None:
+        settings = Settings(
+            model="cnn",
+            optimizer="adam",
+            lr=0.001,
+            batch_size=BATCH,
+            batch_size_target=16,
+            workers=2,
+        )
+        self.federation = Federation(task, build_model("cnn", task), settings, seed=0)
+        self.method = make(method, self.federation, {})
+        self.done = 0
+
+    def __enter__(self) -> _Rounds:
+        slots, rows = self.method.room()
+        self.federation.open(slots=slots, rows=rows)
+        self.method.begin(self.federation.initial)
+        self.next()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.federation.close()
+
+    def next(self) -> float:
+        """Seconds of the next round, training and aggregation."""
+        self.done += 1
+        begun = time.perf_counter()
+        self.method.run_round(self.done)
+        return time.perf_counter() - begun
+
+
+def _flower(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """FedAvg over the same sites: Flower's simulation, and a round of ours."""
+    if importlib.util.find_spec("ray") is None:
+        return []
+    tell(0.0, "Flower's simulation")
+    theirs = float(_apart("flower", str(size.images), str(size.rounds))["seconds"])
+    tell(0.8, "the same here")
+    with _Rounds(made_up(size.images), BASELINE) as rounds:
+        ours = statistics.median(rounds.next() for _ in range(size.rounds))
+    return [{"method": BASELINE, "seconds": ours, "flower": theirs, "ratio": theirs / ours}]
+
+
+def _in_flower(images: int, rounds: int) -> dict[str, float]:
+    """Median seconds of a round of Flower's FedAvg, two clients at a time."""
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    client, server, ends = ClientApp(), ServerApp(), []
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        task = made_up(images)
+        number = int(context.node_config["partition-id"])
+        site = (*task.sources, task.target)[number]
+        model = build_model("cnn", task)
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        _plain_steps(model, site)
+        content = RecordDict()
+        content["arrays"] = ArrayRecord(model.state_dict())
+        content["metrics"] = MetricRecord({"num-examples": len(site)})
+        return Message(content, reply_to=message)
+
+    class Timed(FedAvg):
+        def aggregate_train(self, *given: Any) -> Any:
+            result = super().aggregate_train(*given)
+            ends.append(time.perf_counter())
+            return result
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        model = build_model("cnn", made_up(BATCH))
+        strategy = Timed(fraction_evaluate=0.0, min_available_nodes=SOURCES + 1)
+        arrays = ArrayRecord(model.state_dict())
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds + 1)
+
+    run_simulation(
+        server_app=server,
+        client_app=client,
+        num_supernodes=SOURCES + 1,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+    return {"seconds": statistics.median(b - a for a, b in pairwise(ends))}
+
+
+# A thousand sources.
+
+
+def finely_split() -> FederatedTask:
+    """scikit-learn's digits at 28 x 28 pixels, dealt out to a thousand sources and a target."""
+    drawn = load_task("digits-noise")
+    rows = [_enlarged(site) for site in (*drawn.sources, drawn.target, drawn.test)]
+    *shared, target, test = rows
+    x, y = (torch.cat([site[k] for site in shared]) for k in range(2))
+    take = torch.arange(2 * MANY) % len(x)
+    parts = zip(x[take].split(2), y[take].split(2), strict=True)
+    sources = tuple(Site(f"site {k:04}", own, labels) for k, (own, labels) in enumerate(parts))
+    return FederatedTask("digits-finely", sources, Site("target", *target), Site("test", *test), 10)
+
+
+def _enlarged(site: Site) -> tuple[Tensor, Tensor]:
+    x = whole(site.x, "images").float()
+    return functional.interpolate(x, size=(28, 28)), site.y
+
+
+def _many(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Rounds of a thousand sources, each kind in a process of its own."""
+    found = []
+    kinds = [
+        (name, share) for name in ("fedavg", "fedgp-auto", "fedda-joint") for share in (0.1, 1)
+    ]
+    for done, (name, share) in enumerate(kinds):
+        tell(done / len(kinds), f"{name}, {share:.0%} of {MANY} sources")
+        cost = _apart("many", name, str(share))
+        found.append({"method": name, "participation": share, **cost})
+    return found
+
+
+def _one_of_many(method: str, participation: float) -> dict[str, Any]:
+    """Seconds of a round, and the peak of memory in MB, this process's and what is shared."""
+    task = finely_split()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    options: dict[str, Any] = {
+        "model": "cnn",
+        "participation": participation,
+        "workers": 2,
+        "warmup": 0,
+    }
+    result = run(task, method, rounds=3, **options)
+    length = sum(p.numel() for p in result.model.parameters())
+    return {
+        "seconds": statistics.median(
+            line["seconds_train"] + line["seconds_aggregate"] for line in result.history[1:]
+        ),
+        "updates": 4 * length * (round(participation * MANY) + 1),
+        "memory": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+    }
+
+
+# What a round of every method costs.
+
+
+def _methods(size: Size, tell: Tell) -> list[dict[str, Any]]:
+    """Every method in a process of its own with one worker, beside FedAvg."""
+    found = []
+    names = size.methods or tuple(method_names())
+    baseline = _apart("method", BASELINE, str(size.rounds + 1))
+    for done, name in enumerate(names):
+        tell(done / len(names), f"a round of {name}")
+        cost = _apart("method", name, str(size.rounds + 1))
+        needs = "; ".join(need.value for need in needs_of(name))
+        row = {"method": name, "needs": needs, **cost}
+        if "seconds" in cost:
+            row["ratio"] = cost["seconds"] / baseline["seconds"]
+        found.append(row)
+    return found
+
+
+def _one_method(method: str, rounds: int) -> dict[str, Any]:
+    """Seconds of a round here, bytes of a round, and memory beyond the loaded task."""
+    task = load_task("digits-noise")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        result = run(task, method, rounds=rounds, workers=1, warmup=0)
+    except FedbridgeError as error:
+        return {"error": str(error)}
+    lines = result.history[1:]
+    return {
+        "seconds": statistics.median(ln["seconds_train"] + ln["seconds_aggregate"] for ln in lines),
+        "bytes_up": statistics.mean(line["bytes_up"] for line in lines),
+        "bytes_down": statistics.mean(line["bytes_down"] for line in lines),
+        "memory": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+    }
+
+
+def _apart(*words: str) -> dict[str, Any]:
+    """Measure something in a process of its own, which prints what it found."""
+    command = [sys.executable, "-c", APART, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise OptionError(f"Expected {' '.join(words)!r} to be measured, but it said: {said}")
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def measure_here(what: str, first: str, count: str) -> None:
+    """The other end of ``_apart``."""
+    if what == "flower":
+        found = _in_flower(int(first), int(count))
+    elif what == "many":
+        found = _one_of_many(first, float(count))
+    else:
+        found = _one_method(first, int(count))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+# Tables and pictures.
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _rules_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        "rules",
+        "Aggregation over two bare passes",
+        (
+            Column("rule"),
+            Column("time / two passes", "number", digits=2),
+            Column("extra memory, %", "number"),
+        ),
+        tuple((r["rule"], r["ratio"], _percent(r["extra_memory"])) for r in rows),
+    )
+
+
+def _growth_table(rows: list[dict[str, Any]]) -> Table:
+    shapes = list(dict.fromkeys((row["sources"], row["length"]) for row in rows))
+    by_rule: dict[str, dict[tuple[int, int], float]] = {rule: {} for rule in GROWING}
+    for row in rows:
+        by_rule[row["rule"]][row["sources"], row["length"]] = row["ratio"]
+    titles = [Column(f"{n} × {m:,}", "number") for n, m in shapes]
+    return Table(
+        "growth",
+        "Aggregation over two bare passes, by sources and entries",
+        (Column("time / two passes"), *titles),
+        tuple((rule, *(seen.get(s) for s in shapes)) for rule, seen in by_rule.items()),
+    )
+
+
+def _round_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        "round",
+        "A round over the bare loop",
+        (
+            Column("method"),
+            Column("round, s", "number", digits=2),
+            Column("bare loop, s", "number", digits=2),
+            Column("ratio", "number", digits=2),
+        ),
+        tuple((r["method"], r["seconds"], r["bare"], r["ratio"]) for r in rows),
+    )
+
+
+def _flower_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        "flower",
+        "A round in Flower's simulation over ours",
+        (
+            Column("method"),
+            Column("fedbridge, s", "number", digits=2),
+            Column("Flower, s", "number", digits=2),
+            Column("Flower / fedbridge", "number"),
+        ),
+        tuple((r["method"], r["seconds"], r["flower"], r["ratio"]) for r in rows),
+    )
+
+
+def _many_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        "many",
+        "A round of a thousand sources",
+        (
+            Column("method"),
+            Column("taking part, %", "number", digits=0),
+            Column("round, s", "number"),
+            Column("updates, MB", "number", digits=0),
+            Column("peak of memory, MB", "number", digits=0),
+        ),
+        tuple(
+            (
+                r["method"],
+                100 * r["participation"],
+                r["seconds"],
+                r["updates"] / 1e6,
+                r["memory"] / 1e6,
+            )
+            for r in rows
+        ),
+    )
+
+
+def _methods_table(rows: list[dict[str, Any]]) -> Table:
+    def scaled(row: dict[str, Any], name: str, factor: float) -> float | None:
+        return factor * row[name] if name in row else None
+
+    return Table(
+        "methods",
+        "What a round costs",
+        (
+            Column("method"),
+            Column("ms per round", "number", digits=0),
+            Column("against fedavg", "number"),
+            Column("KB up", "number", digits=0),
+            Column("KB down", "number", digits=0),
+            Column("MB of memory", "number", digits=0),
+            Column("needs"),
+        ),
+        tuple(
+            (
+                row["method"],
+                scaled(row, "seconds", 1e3),
+                row.get("ratio"),
+                scaled(row, "bytes_up", 1e-3),
+                scaled(row, "bytes_down", 1e-3),
+                scaled(row, "memory", 1e-6),
+                row.get("error") or row["needs"] or None,
+            )
+            for row in rows
+        ),
+    )
+
+
+def _curve(rows: list[dict[str, Any]], over: str, label: str, title: str) -> Chart | None:
+    unit = 1e6 if over == "length" else 1
+    lines = [
+        Series(
+            rule,
+            tuple(
+                (r[over] / unit, r["ratio"]) for r in rows if (r["rule"], r["over"]) == (rule, over)
+            ),
+            style,
+        )
+        for rule, style in zip(GROWING, PALETTE, strict=False)
+    ]
+    return line_chart(
+        f"growth-{over}",
+        title,
+        lines,
+        x_label=label,
+        y_label="time over two bare passes",
+        whole=False,
+        from_zero=True,
+    )
+
+
+MEASURES: Mapping[str, Callable[[Size, Tell], list[dict[str, Any]]]] = {
+    "rules": _rules,
+    "growth": _growth,
+    "round": _round,
+    "flower": _flower,
+    "many": _many,
+    "methods": _methods,
+}
+TABLES: Mapping[str, Callable[[list[dict[str, Any]]], Table]] = {
+    "rules": _rules_table,
+    "growth": _growth_table,
+    "round": _round_table,
+    "flower": _flower_table,
+    "many": _many_table,
+    "methods": _methods_table,
+}
