@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo reproduce-quick test test-deploy fuzz lint bench clean
+.PHONY: help demo reproduce-quick test test-deploy fuzz lint bench docs wheel clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +40,17 @@ lint: $(READY)  ## ruff and mypy
 bench: $(READY)  ## speed and memory, as ratios to bare passes over the same data
 	$(BIN)/fedbridge bench
 
-clean:  ## remove the environment and all caches; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: $(DOCS_READY)  ## the documents and the API reference as a site, in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
+
+wheel: $(READY)  ## the package as one file, in dist/
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:  ## remove the environment, all caches and what was built; runs/ stays
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,3 +1,3 @@
 """The version of fedbridge, where the build and every module find it without importing more."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

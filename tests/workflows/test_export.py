@@ -1,6 +1,7 @@
 """A graph without fedbridge answers as ``predict`` does, on every kind of task."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 from pictures import TINY, register_tiny_backbone, write_images
 from real_data import needs
 from safetensors.torch import load_file
+from tiny_data import write_idx_set
 from torch import nn
 
 import fedbridge as fb
@@ -32,6 +34,7 @@ ort = pytest.importorskip("onnxruntime", reason="the extra `export` is not insta
 
 QUICK = {"method": "fedda", "rounds": 2, "workers": 1}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+LINES = re.DOTALL | re.MULTILINE
 
 
 def patients(n, seed=0):
@@ -228,6 +231,29 @@ class TestTables:
             answers(session, {"code": cells})["probabilities"], expected, **CLOSE
         )
 
+    @pytest.mark.parametrize("category", [False, True])
+    def test_a_column_that_a_source_lacks_is_filled_and_marked(self, tmp_path, category):
+        tables = dict(list(patients(120).groupby("site")))
+        gone = "colour" if category else "age"
+        tables["b"] = tables["b"].drop(columns=gone)
+        (tmp_path / "sites").mkdir()
+        for site, rows in tables.items():
+            rows.drop(columns="site").to_csv(tmp_path / "sites" / f"{site}.csv", index=False)
+        trained(tmp_path / "sites", tmp_path / "r", task={"impute": gone}, rounds=5)
+        fb.export(tmp_path / "r", onnx=tmp_path / "m.onnx")
+        session = ort.InferenceSession(tmp_path / "m.onnx")
+        new = patients(30, seed=1)
+        rows = columns_of(session, new)
+        assert len(rows) == len(COLUMNS.split(","))
+        same_as_predict(session, rows, tmp_path / "r", new)
+        for spelled in ["", "NA", "n/a"] if category else [np.nan]:
+            empty = {**rows, gone: np.full_like(rows[gone], spelled)}
+            found = same_as_predict(session, empty, tmp_path / "r", new.drop(columns=gone))
+        kept = same_as_predict(session, rows, tmp_path / "r", new)
+        assert not found.filter(regex="^prob").equals(kept.filter(regex="^prob"))
+        about = json.loads(session.get_modelmeta().custom_metadata_map["columns"])
+        assert [column["name"] for column in about if column.get("imputed")] == [gone]
+
     def test_rows_that_are_scaled_by_themselves_have_no_graph(self, run):
         loaded = fb.load_run(run)
         how = loaded.preprocessing
@@ -249,6 +275,24 @@ class TestArraysAndImages:
         assert found["label"][0] == ""
         assert np.isnan(found["probabilities"][0]).all()
         assert not np.isnan(found["probabilities"][1:]).any()
+
+    def test_rbf(self, tmp_path):
+        task = fb.load_task("rbf")
+        fb.run(task, out=tmp_path / "r", **QUICK)
+        x = task.test.x[:20].numpy()
+        done, _ = same_on_arrays(tmp_path / "r", tmp_path / "m.onnx", x)
+        assert done.difference < 1e-5
+        assert list(done.outputs) == ["prediction"]
+
+    def test_coloured_digits(self, tmp_path, monkeypatch):
+        write_idx_set(tmp_path / "data" / "mnist")
+        monkeypatch.setenv("FEDBRIDGE_DATA", str(tmp_path / "data"))
+        task = fb.load_task("colored-mnist-14", target="minus90", n_target=20)
+        for method in ("fedgp-auto", "auto"):
+            run = tmp_path / method
+            fb.run(task, out=run, **QUICK | {"method": method})
+            done, _ = same_on_arrays(run, tmp_path / "m.onnx", task.test.x[:20].numpy())
+            assert done.difference < 1e-5
 
     def test_bytes_are_divided_by_255_in_the_graph(self, tmp_path):
         draw = np.random.default_rng(0)
@@ -390,6 +434,13 @@ class TestRefusals:
         torch.testing.assert_close(script["load"](bare).layer.weight.detach(), expected)
 
 
+def code_lines(script):
+    """Lines of a script without its docstring, blank lines and the layers of the network."""
+    code = script.read_text("utf-8").split('"""')[2]
+    code = re.sub(r"network = .*?^    network\.", "network =\n    network.", code, flags=LINES)
+    return len([line for line in code.splitlines() if line.strip()])
+
+
 class TestTorch:
     @pytest.mark.parametrize("model", ["linear", "mlp:8", "sigmoid", "cnn", "mnist-cnn"])
     @pytest.mark.parametrize("shape", [(1, 8, 8), (8, 8)])
@@ -406,6 +457,7 @@ class TestTorch:
         torch.testing.assert_close(network(rows), result.model(rows))
         state = load_file(tmp_path / "t" / "model.safetensors")
         assert state.keys() == result.model.state_dict().keys()
+        assert code_lines(tmp_path / "t" / "load_model.py") <= 10
 
     def test_a_blend_loads_in_an_interpreter_without_fedbridge(self, table, tmp_path):
         run = trained(table, tmp_path / "r", method="auto", rounds=3)
@@ -425,7 +477,7 @@ class TestTorch:
         code = f"""
 import sys, torch, load_w
 print(load_w.load()(torch.ones(1, {inputs})).tolist())
-assert not {{"fedbridge", "safetensors"}} & set(sys.modules)
+assert "fedbridge" not in sys.modules
 """
         said = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120

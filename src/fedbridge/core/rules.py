@@ -161,7 +161,8 @@ def fedgp_auto(
     share of the target.
 
     Options:
-        filter, projection: as in ``fedgp``.
+        filter: as in ``fedgp``.
+        projection: as in ``fedgp``.
         half_line: measure the distance to what the filtered projection can reach: for an opposed
             source ``‖ḡ‖²``, hence β_i = min(1, σ̂² / ‖ḡ‖²).
         delta: δ_i, the chance that source i survives the filter, in

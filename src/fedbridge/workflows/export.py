@@ -1,4 +1,4 @@
-"""A finished run for programs without fedbridge: one ONNX graph, or weights for torch alone."""
+"""A finished run for programs without fedbridge: one ONNX graph, or weights for torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Exported:
         outputs: the same.
         rows: on how many rows onnxruntime was compared with ``predict``; None if it was not.
         difference: the largest difference between their answers.
-        needs: what the script for torch needs besides torch; empty if nothing.
+        needs: what the script for torch needs besides torch and safetensors; empty if nothing.
     """
 
     files: tuple[Path, ...]
@@ -115,8 +115,8 @@ def export(
     Args:
         run: what ``run`` or ``load_run`` returned, or the folder of a run.
         onnx: the file to write the graph to.
-        torch: a folder, or a file ``*.safetensors``, for the weights alone and a script that loads
-            them with torch.
+        torch: a folder, or a file ``*.safetensors``, for the weights alone and a script of ten
+            lines that loads them with torch and safetensors.
         model: ``module:function`` of a model of your own, where ``run`` is a folder.
         unchecked: open a folder whose files are not as they were written.
 

@@ -129,14 +129,8 @@ def input_names(how: Preprocessing) -> dict[str, str]:
 
 
 def columns_of(how: Preprocessing) -> list[NumericColumn | CategoricalColumn | CodedColumn]:
-    """The columns; marks of values that a source lacks are refused: no graph holds them."""
-    found = [column for column in how.columns if not isinstance(column, MissingColumn)]
-    if len(found) < len(how.columns):
-        raise ModelError(
-            "Expected columns that all sites have, but the run imputes some (`impute`), which "
-            "`export` does not know yet: use `fedbridge predict`, or run without these columns."
-        )
-    return found
+    """The columns that rows come with; marks of missing values are made of them in the graph."""
+    return [column for column in how.columns if not isinstance(column, MissingColumn)]
 
 
 def places_of(column: CategoricalColumn | CodedColumn) -> dict[str, int]:
@@ -146,9 +140,13 @@ def places_of(column: CategoricalColumn | CodedColumn) -> dict[str, int]:
     """
     places = {level: place for place, level in enumerate(column.levels)}
     whole = {f"{text}.0": k for text, k in places.items() if WHOLE_NUMBER.fullmatch(text)}
-    cases = (product(*zip(text, text.upper(), strict=True)) for text in sorted(MISSING))
-    missing = ("".join(letters) for spellings in cases for letters in spellings)
-    return {**whole, **places, **dict.fromkeys(missing, places.get(column.fill, -1))}
+    return {**whole, **places, **dict.fromkeys(_missing(), places.get(column.fill, -1))}
+
+
+def _missing() -> Iterator[str]:
+    """All spellings of a missing value, in small and capital letters."""
+    for text in sorted(MISSING):
+        yield from map("".join, product(*zip(text, text.upper(), strict=True)))
 
 
 class _Graph:
@@ -202,19 +200,29 @@ class _Graph:
         """Columns as the network's rows, in float64 until they are ready, as training has them."""
         from onnx import TensorProto, helper
 
+        numbers = {c.name for c in how.columns if isinstance(c, NumericColumn)}
+        for name in dict.fromkeys(column.name for column in how.columns):
+            kind = TensorProto.DOUBLE if name in numbers else TensorProto.STRING
+            self.inputs.append(helper.make_tensor_value_info(names[name], kind, [ROWS, 1]))
         parts = []
-        for are_numbers, group in groupby(columns_of(how), lambda c: isinstance(c, NumericColumn)):
-            columns = list(group)
-            kind = TensorProto.DOUBLE if are_numbers else TensorProto.STRING
-            for column in columns:
-                name = names[column.name]
-                self.inputs.append(helper.make_tensor_value_info(name, kind, [ROWS, 1]))
+        for are_numbers, group in groupby(how.columns, lambda c: isinstance(c, NumericColumn)):
             if are_numbers:
-                parts.append(self._numbers(cast("list[NumericColumn]", columns), names))
-            else:
-                coded = cast("list[CategoricalColumn | CodedColumn]", columns)
-                parts += [self._indicators(column, names[column.name]) for column in coded]
+                parts.append(self._numbers(cast("list[NumericColumn]", list(group)), names))
+                continue
+            for column in cast("Iterator[CategoricalColumn | CodedColumn | MissingColumn]", group):
+                name = names[column.name]
+                parts.append(
+                    self._mark(name, number=column.name in numbers)
+                    if isinstance(column, MissingColumn)
+                    else self._indicators(column, name)
+                )
         return self.cast(self.node("Concat", *parts, axis=1), np.float32, out=self.prefix + ROWS)
+
+    def _mark(self, name: str, *, number: bool) -> str:
+        """1 where a column has no value, else 0."""
+        if number:
+            return self.cast(self.node("IsNaN", name), np.float64)
+        return self.cast(self._places(name, dict.fromkeys(_missing(), 1), other=0), np.float64)
 
     def _numbers(self, columns: Sequence[NumericColumn], names: Mapping[str, str]) -> str:
         fill, mean, scale = (
@@ -226,15 +234,7 @@ class _Graph:
         return self.node("Div", self.node("Sub", known, mean), scale)
 
     def _indicators(self, column: CategoricalColumn | CodedColumn, name: str) -> str:
-        places = places_of(column)
-        place = self.node(
-            "LabelEncoder",
-            name,
-            domain=FOR_TEXT,
-            keys_strings=list(places),
-            values_int64s=list(places.values()),
-            default_int64=-1,
-        )
+        place = self._places(name, places_of(column), other=-1)
         coded = isinstance(column, CodedColumn)
         levels = self.constant(np.arange(int(coded), len(column.levels), dtype=np.int64))
         indicators = self.cast(self.node("Equal", place, levels), np.float64)
@@ -242,6 +242,17 @@ class _Graph:
             return indicators
         means, scales = (self.constant(np.array(v)) for v in (column.means, column.scales))
         return self.node("Div", self.node("Sub", indicators, means), scales)
+
+    def _places(self, name: str, places: Mapping[str, int], *, other: int) -> str:
+        """Texts as whole numbers."""
+        return self.node(
+            "LabelEncoder",
+            name,
+            domain=FOR_TEXT,
+            keys_strings=list(places),
+            values_int64s=list(places.values()),
+            default_int64=other,
+        )
 
     def refused(self, ready: str, *, table: bool) -> str:
         """``(rows, 1)``: whether ``predict`` would refuse the row for a number that is none."""
@@ -379,6 +390,7 @@ def _described(how: Preprocessing, names: Mapping[str, str]) -> dict[str, str]:
             "kind": "number" if isinstance(column, NumericColumn) else "category",
             **({} if isinstance(column, NumericColumn) else {"levels": column.levels}),
             "fill": column.fill,
+            **({"imputed": True} if column.name in how.marked else {}),
         }
         for column in columns_of(how)
     ]

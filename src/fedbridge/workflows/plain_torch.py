@@ -1,7 +1,8 @@
-"""A finished network for torch alone: its ``state_dict``, and a short script that loads it.
+"""A finished network for torch: its ``state_dict``, and a script of ten lines that loads it.
 
-The script spells the network out in layers of torch, so that neither fedbridge nor a pickle is
-needed. Where that cannot be done, because a model has code of its own, it says what it needs.
+The script spells the network out in layers of torch, so that fedbridge is not needed, and reads the
+weights with safetensors, so that no pickle is. Where the network cannot be spelled out, because a
+model has code of its own, the script says what it needs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING
 
-import torch
 from safetensors.torch import save
 from torch import nn
 
 from fedbridge._version import __version__
-from fedbridge.base.errors import ModelError
 from fedbridge.base.files import packaged_text
 from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.models.networks import AsImages, ChannelsLast, LinearModel, SplitModel
@@ -24,7 +23,6 @@ from fedbridge.training.blend import Blended, LinearMap
 if TYPE_CHECKING:
     from fedbridge.workflows.predict import SavedModel
 
-READ_BY_SCRIPT = (torch.float32, torch.float64, torch.int64, torch.bool)
 IN_ORDER = (nn.Sequential, SplitModel, LinearModel)
 """Modules that do nothing but call what is in them, one after the other."""
 
@@ -41,7 +39,7 @@ class PlainTorch:
         weights: the ``state_dict`` as safetensors.
         script: Python that loads it.
         preprocessing: JSON that says how rows become samples; None where they are samples already.
-        needs: what the script needs besides torch; empty if nothing.
+        needs: what the script needs besides torch and safetensors; empty if nothing.
     """
 
     weights: bytes
@@ -51,7 +49,7 @@ class PlainTorch:
 
 
 def plain_torch(saved: SavedModel, file: str) -> PlainTorch:
-    """The network of a run for torch alone.
+    """The network of a run for torch and safetensors.
 
     Args:
         saved: the model with what it takes and returns.
@@ -61,12 +59,6 @@ def plain_torch(saved: SavedModel, file: str) -> PlainTorch:
         name: value.detach().cpu().clone().contiguous()
         for name, value in saved.model.state_dict().items()
     }
-    for name, value in tensors.items():
-        if value.dtype not in READ_BY_SCRIPT:
-            raise ModelError(
-                f"Expected weights of float32, float64, int64 or bool, but {name} is of "
-                f"{value.dtype}: save the model's state_dict yourself."
-            )
     needs = parts = argument = build = ""
     try:
         build = f"    network = {_spelled(saved.model, saved.input_shape)}\n"
@@ -76,6 +68,9 @@ def plain_torch(saved: SavedModel, file: str) -> PlainTorch:
         needs, argument = str(own), "network, "
     text = Template(packaged_text("fedbridge.workflows", "loader.txt")).substitute(
         about=_about(saved, needs),
+        ordered="from collections import OrderedDict\n" if "OrderedDict" in build else "",
+        torch="import torch\n" if parts else "",
+        layers="from torch import nn\n" if build else "",
         names=repr(saved.class_names),
         parts=parts,
         argument=argument,
@@ -98,7 +93,7 @@ def _about(saved: SavedModel, needs: str) -> str:
     use = "load()" if not needs else f"load(network), with a network that {needs} builds"
     return (
         f"The network of a run of fedbridge {__version__}: {use}.\n\n"
-        f"Needs {f'torch and {needs}' if needs else 'torch alone'}. "
+        f"Needs {f'torch, safetensors and {needs}' if needs else 'torch and safetensors'}. "
         f"Takes float32 of shape (n, {', '.join(map(str, saved.input_shape))}), {rows};\nreturns "
         f"{'values' if saved.class_names is None else 'logits in the order of CLASSES'}.\n"
     )
