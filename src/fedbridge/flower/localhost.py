@@ -70,7 +70,7 @@ def run_here(
         run_folder.check_new(resume=resume)
         here = Rehearsal(task, method, rounds, seed, run_folder, folder, engine, options)
         with Audience(callbacks) as audience:
-            follow = _Rounds(run_folder, audience, kept=out is not None)
+            follow = _WrittenRounds(run_folder, audience, kept=out is not None)
             here.run(follow)
             follow()
             result = here.result(kept=out is not None)
@@ -226,7 +226,7 @@ class Rehearsal:
         }
 
 
-class _Rounds:
+class _WrittenRounds:
     """Tells of every round that the coordinator has written."""
 
     def __init__(self, folder: RunFolder, audience: Audience, *, kept: bool) -> None:

@@ -89,8 +89,8 @@ def run(
         if methods.is_own(method):
             raise OptionError(
                 f"Expected a method that other processes know by its name, but {method!r} is known "
-                f"in this one only: install it with an entry point (docs/new-rule.md), or use the "
-                f"engine 'local'."
+                f"in this one only: install it with an entry point (docs/new-method.md), or use "
+                f"the engine 'local'."
             )
 
         return run_here(
