@@ -14,7 +14,7 @@ help:  ## show this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedbridge needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export,vision,flower-sim,parquet,privacy]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export,vision,flower-sim,mlflow,parquet,privacy,tensorboard,wandb]'
 	touch $@
 
 demo: $(READY)  ## a federation on embedded data: all methods, a table, a report

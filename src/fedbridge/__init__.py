@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.comparison import Comparison
+    from fedbridge.workflows import tracking
     from fedbridge.workflows.compare import compare
     from fedbridge.workflows.estimator import (
         FederatedClassifier,
@@ -68,6 +69,7 @@ __all__ = [
     "run",
     "target_folds",
     "theory",
+    "tracking",
 ]
 
 _WHERE = {
@@ -90,7 +92,7 @@ _WHERE = {
     "workflows.finished": ("LoadedRun", "load_run", "predict"),
     "workflows.run": ("run",),
 }
-_PACKAGES = {"errors": "base.", "rules": "core.", "theory": "core."}
+_PACKAGES = {"errors": "base.", "rules": "core.", "theory": "core.", "tracking": "workflows."}
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 if not TYPE_CHECKING:

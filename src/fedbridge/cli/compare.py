@@ -66,6 +66,7 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on with what is there, which is always done"
     )
+    shared.add_track(parser)
     shared.add_plugin(parser)
     shared.add_output(parser, "runs/compare-<task>")
 
@@ -84,7 +85,15 @@ def compare_command(args: Namespace) -> int:
             read = _from_file if is_comparison_file(args.task) else _from_words
             tasks, methods, seeds, rounds, options = read(args)
             comparison = compare(
-                tasks, methods, seeds, rounds, out, progress=update, alone=args.alone, **options
+                tasks,
+                methods,
+                seeds,
+                rounds,
+                out,
+                progress=update,
+                alone=args.alone,
+                track=args.track or (),
+                **options,
             )
     return show_comparison(comparison, out, args)
 

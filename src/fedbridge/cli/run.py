@@ -45,6 +45,7 @@ def add(commands: shared.Commands) -> None:
     shared.add_unchecked(parser)
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
     parser.add_argument("--verbose", action="store_true", help="all notes on data and training")
+    shared.add_track(parser)
     shared.add_plugin(parser)
     shared.add_output(parser, "runs/<task>-<target>-<method>-<seed>")
 
@@ -57,7 +58,9 @@ def run_command(args: Namespace) -> int:
         from fedbridge.methods import known_as
         from fedbridge.workflows.meaning import what_it_means
         from fedbridge.workflows.run import run
+        from fedbridge.workflows.tracking import named
 
+        trackers = named(args.track or ())
         shared.run_plugins(args)
         args.method = known_as(args.method)
         of_run, of_task = shared.sort_options(args, (args.method,))
@@ -76,7 +79,7 @@ def run_command(args: Namespace) -> int:
                 out,
                 resume=args.resume,
                 unchecked=args.unchecked,
-                callbacks=[update],
+                callbacks=[update, *trackers],
                 **of_run,
             )
     if args.json:
@@ -90,6 +93,8 @@ def run_command(args: Namespace) -> int:
     for line in what_it_means(out):
         console.print(line)
     console.print(f"Next: {next_command(args, out)}", soft_wrap=True)
+    for where in filter(None, (tracker.where for tracker in trackers)):
+        console.print(f"tracked: {where}", soft_wrap=True)
     page = out / "report.html"
     console.print(f"report: {page}" if page.exists() else f"folder: {out}", soft_wrap=True)
     return 0

@@ -196,6 +196,15 @@ def add_plugin(parser: Parser) -> None:
     )
 
 
+def add_track(parser: Parser) -> None:
+    """Who else is told of runs."""
+    parser.add_argument(
+        "--track",
+        metavar="NAME,...",
+        help="tell a tracker too: tensorboard, mlflow, wandb (pip install 'fedbridge[NAME]')",
+    )
+
+
 def add_saved_run(parser: Parser) -> None:
     """Options of commands that open a finished run's model."""
     parser.add_argument(

@@ -8,7 +8,6 @@ on a page: what is written besides history, checkpoints, model and summary is pu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.text import block
 from fedbridge.evaluation.metrics import NOT_MEASURED
 from fedbridge.federation.federation import Federation
+from fedbridge.federation.follow import Audience, Callback, HistoryLine
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
@@ -35,6 +35,7 @@ from fedbridge.training.state import Blend, Model, State, model_of_tensors
 from fedbridge.training.trainer import Workbench, seeded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 
 PAUSE = 1.0
 """Seconds from one checkpoint to the next: a disk may take longer over one than a small round."""
-
-HistoryLine = dict[str, Any]
-Callback = Callable[[HistoryLine], object]
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +171,7 @@ class Run:
         seed: of the initial model and of everything random in training.
         settings: options of the run.
         options: options of the method.
-        callbacks: called with every round's line of the history.
+        callbacks: called with every round's line of the history; a ``Follower`` hears more.
         engine: who runs the clients; None for processes of this machine.
         initial: the initial model, or only its parameters; None builds the one that is named.
         about: more entries for the run's configuration file.
@@ -204,9 +202,10 @@ class Run:
     def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
         """Start or resume, run all rounds, write the result; alone in the folder."""
         if folder is None:
-            return self._go(None, resume=resume)
+            with self._audience:
+                return self._go(None, resume=resume)
         folder.refuse_other_files()
-        with folder_lock(folder.path):
+        with folder_lock(folder.path), self._audience:
             folder.verify(unchecked=unchecked, missing=True)
             folder.remove_leftovers()
             return self._go(folder, resume=resume)
@@ -247,7 +246,13 @@ class Run:
         if folder is not None and not (summary is finished and folder.is_whole()):
             self._write_result(folder, run, delivered, summary)
         out = None if folder is None else folder.path
-        return RunResult.of(self.task, self.history, summary, delivered, out, self.config())
+        config = self.config()
+        self._audience.end(config, self.history, out, summary)
+        return RunResult.of(self.task, self.history, summary, delivered, out, config)
+
+    @cached_property
+    def _audience(self) -> Audience:
+        return Audience(self.callbacks)
 
     def _summarise(self, run: FinishedRun, seconds: float) -> dict[str, Any]:
         """The summary with what is measured besides; of the class that the configuration names."""
@@ -364,8 +369,10 @@ class Run:
                 folder.claim(self.config(), self.task, self.history[:-1])
                 self.claimed = True
             self._keep(line, self._checkpoint(round, method), folder)
-        for callback in self.callbacks:
-            callback(line)
+        if not self._audience.begun:
+            out = None if folder is None else folder.path
+            self._audience.begin(self.config(), self.history[:-1], out)
+        self._audience.tell(line)
 
     def _keep(self, line: HistoryLine, checkpoint: Checkpoint, folder: RunFolder) -> None:
         """Write a round down; of quick ones on this machine, one a second and the last.

@@ -18,7 +18,8 @@ from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import file_name, to_json, write_atomically
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
-from fedbridge.federation.loop import Callback, RunResult
+from fedbridge.federation.follow import Audience
+from fedbridge.federation.loop import RunResult
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedbridge.data.task import FederatedTask
+    from fedbridge.federation.follow import Callback
 
 DATA, FLOWER = "data", "flower"
 
@@ -67,10 +69,13 @@ def run_here(
         run_folder = RunFolder((folder / "run" if out is None else out).absolute())
         run_folder.check_new(resume=resume)
         here = Rehearsal(task, method, rounds, seed, run_folder, folder, engine, options)
-        follow = _Follower(run_folder, callbacks)
-        here.run(follow)
-        follow()
-        return here.result(kept=out is not None)
+        with Audience(callbacks) as audience:
+            follow = _WrittenRounds(run_folder, audience, kept=out is not None)
+            here.run(follow)
+            follow()
+            result = here.result(kept=out is not None)
+            audience.end(result.config, result.history, result.out, result.summary)
+            return result
 
 
 @dataclass
@@ -221,18 +226,19 @@ class Rehearsal:
         }
 
 
-class _Follower:
-    """Calls back for every round that the coordinator has written."""
+class _WrittenRounds:
+    """Tells of every round that the coordinator has written."""
 
-    def __init__(self, folder: RunFolder, callbacks: Sequence[Callback]) -> None:
-        self._folder, self._callbacks = folder, callbacks
+    def __init__(self, folder: RunFolder, audience: Audience, *, kept: bool) -> None:
+        self._folder, self._audience = folder, audience
+        self._out = folder.path if kept else None
         self._seen = len(folder.history())
 
     def __call__(self, state: object = None) -> None:
         history = self._folder.history()
         for line in history[self._seen :]:
-            for callback in self._callbacks:
-                callback(line)
+            self._audience.begin(self._folder.config() or {}, history[: self._seen], self._out)
+            self._audience.tell(line)
         self._seen = max(self._seen, len(history))
 
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import OptionError, UnknownNameError, nearest
+from fedbridge.base.options import check_number, check_whole
 from fedbridge.base.own_code import import_object, is_named, run_file
 from fedbridge.base.registry import Registry
 from fedbridge.core import rules
 from fedbridge.core.rulebook import registry as rulebook
+from fedbridge.federation.federation import Federation
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import NAMES
@@ -31,19 +33,26 @@ from fedbridge.methods.pfedfda import PFedFDA
 from fedbridge.methods.proximal import Ditto, FedProx
 from fedbridge.methods.recalibrate import Recalibrate
 from fedbridge.methods.rule import RuleMethod
+from fedbridge.training.objective import Objective, StepContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation.federation import Federation
 
 __all__ = [
+    "Federation",
     "Method",
+    "Need",
+    "Objective",
     "Record",
+    "RuleMethod",
+    "StepContext",
     "add_plugin",
+    "check_number",
     "check_travels",
+    "check_whole",
     "class_of",
     "decides_at_target",
     "is_bound",

@@ -18,6 +18,7 @@ from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.runs.cell import CellSpec
 from fedbridge.runs.comparison import CellResult
 from fedbridge.workflows.run import run
+from fedbridge.workflows.tracking import named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,14 @@ class PlannedRun:
             data_sha256,
         )
 
-    def go(self, task: FederatedTask, tell: Tell, out: Path | None, **more: Any) -> RunResult:
+    def go(
+        self,
+        task: FederatedTask,
+        tell: Tell,
+        out: Path | None,
+        track: Sequence[str] = (),
+        **more: Any,
+    ) -> RunResult:
         """Run it on its loaded task, or go on with it in ``out``; the rounds are told."""
         return run(
             task,
@@ -80,7 +88,7 @@ class PlannedRun:
             self.seed,
             out=out,
             resume=True,
-            callbacks=[lambda line: tell(line["round"])],
+            callbacks=[lambda line: tell(line["round"]), *named(track)],
             **{**self.options, **more},
         )
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from fedbridge.runs.folder import RunFolder, fingerprint
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import told_positive
 from fedbridge.runs.variant import ROUNDS, Entry, Variant, variants_of
-from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
+from fedbridge.workflows.cells import Board, CellProgress, PlannedRun, run_one
 from fedbridge.workflows.compared import (
     ALL,
     FILE,
@@ -46,6 +47,7 @@ from fedbridge.workflows.compared import (
     settings_of,
 )
 from fedbridge.workflows.option_values import check_values
+from fedbridge.workflows.tracking import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -239,6 +241,7 @@ def compare(
     *,
     progress: CellProgress | None = None,
     alone: bool = True,
+    track: str | Iterable[str] = (),
     **options: Any,
 ) -> Comparison:
     """Run every method on every task with every seed; controls are added.
@@ -257,6 +260,7 @@ def compare(
             methods and seeds. None keeps nothing but what is returned.
         progress: told how far it is.
         alone: show the stand-alone baselines of scikit-learn too.
+        track: names of trackers (``fedbridge.tracking``) that are told of every run.
         **options: options of the runs, of the methods (each gets those that it has) and of the
             tasks. ``workers`` says how many processes are used, one per core by default.
 
@@ -265,6 +269,7 @@ def compare(
         >>> found.frame().method.tolist()[-1]
         'fedgp[beta=1]'
     """
+    trackers = [tracker.name for tracker in named(track)]
     variants = every_variant(methods)
     known = known_options(variants)
     of_task = {name: value for name, value in options.items() if name not in known}
@@ -275,7 +280,7 @@ def compare(
     folder = None if out is None else ComparisonFolder(Path(out))
     if folder is not None:
         folder.claim({**plan.to_json(), "variants": variant_records(plan.variants)})
-    board = _Board(plan, folder, progress)
+    board = _Board(plan, folder, progress, trackers)
     with nullcontext() if folder is None else folder_lock(folder.path):
         board.keep_finished()
         board.play_open()
@@ -323,10 +328,15 @@ class _Board(Board):
     """Where the cells of a comparison stand."""
 
     def __init__(
-        self, plan: ComparisonPlan, folder: ComparisonFolder | None, progress: CellProgress | None
+        self,
+        plan: ComparisonPlan,
+        folder: ComparisonFolder | None,
+        progress: CellProgress | None,
+        trackers: Sequence[str],
     ) -> None:
         super().__init__(plan.cells(None if folder is None else folder.path), progress)
         self.plan, self.folder, self.kept = plan, folder, 0
+        self.trackers = trackers
         self.written = 0.0
 
     def comparison(self) -> Comparison:
@@ -371,7 +381,7 @@ class _Board(Board):
         waiting = [index for index in range(len(self.cells)) if index not in self.results]
         waiting.sort(key=lambda index: self.cells[index].method in rules.names())
         try:
-            self.play(waiting, self.plan.options)
+            self.play(waiting, self.plan.options, partial(run_one, track=self.trackers))
         finally:
             self._write()
         if self.folder is not None:

@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from fedbridge.data.tables.cells import Text
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.tables.schema import TableSummary
-    from fedbridge.federation.loop import Callback, RunResult
+    from fedbridge.federation.follow import Callback
+    from fedbridge.federation.loop import RunResult
     from fedbridge.federation.method import Method
 
     Names = NDArray[np.str_]

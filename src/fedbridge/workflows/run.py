@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fedbridge.core.rules import Mix
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation.loop import Callback
+    from fedbridge.federation.follow import Callback
     from fedbridge.federation.method import Method
 
 ENGINES = ("local", "flower", "flower-sim")
@@ -57,7 +57,7 @@ def run(
         out: folder for configuration, history, checkpoints, model and report; None keeps nothing.
         resume: go on with the run in ``out``, or start it if there is none.
         unchecked: go on with a finished run whose files are not as they were written.
-        callbacks: called with every round's record.
+        callbacks: called with every round's record; trackers (``fedbridge.tracking``) are such.
         **options: options of the run (``Settings``) and of the method; ``protocol="paper"`` for
             those of the paper, which also loads a built-in task as the paper does; ``target`` of
             a task that is given by its name.
@@ -89,8 +89,8 @@ def run(
         if methods.is_own(method):
             raise OptionError(
                 f"Expected a method that other processes know by its name, but {method!r} is known "
-                f"in this one only: install it with an entry point (docs/new-rule.md), or use the "
-                f"engine 'local'."
+                f"in this one only: install it with an entry point (docs/new-method.md), or use "
+                f"the engine 'local'."
             )
 
         return run_here(

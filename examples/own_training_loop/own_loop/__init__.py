@@ -1,0 +1,1 @@
+"""Two towns help a third; every client trains in a loop of its own."""
