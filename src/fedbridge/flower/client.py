@@ -99,7 +99,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
         worker, work = _worker(message, context, loading, model)
         jobs = [messages.job_of_json(job) for job in work["jobs"]]
         states = _states(message, worker.layout)
-        done = worker.train(int(work["round"]), jobs, states)
+        known = bool(work.get("known", False))
+        done = worker.train(int(work["round"]), jobs, states, known=known)
         site = worker.site
         about = {"note": done.note, "epsilon": done.epsilon}
         return Message(
@@ -290,7 +291,8 @@ def _measured(message: Message, worker: SiteWorker, work: dict[str, Any]) -> Mes
     number, facts = int(work["round"]), None
     if "decide" in work:
         told = message.content.array_records.get("news", ArrayRecord())
-        decision = worker.decide(number, News(messages.tensors(told), dict(work["decide"])))
+        news = News(messages.tensors(told), dict(work["decide"]))
+        decision = worker.decide(number, news, known=bool(work.get("known", False)))
         assert decision.state is not None
         assert decision.evaluation is not None
         chosen: Model = decision.state

@@ -91,7 +91,8 @@ class Floors:
                 "Expected all jobs of a message to go by one plan, but got several: their "
                 "differences would stand on few of this site's rows."
             )
-        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in asked]
+        every = [*asked, *(job.first for job in asked if job.first is not None)]
+        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in every]
         self._at_most("most_steps", "steps in a message", sum(job.steps(n) for job, n in sizes))
         for job, own in sizes:
             plan, steps = job.plan, job.steps(own)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fedbridge.flower.site import Delivery
+    from fedbridge.training.state import Slices
 
 
 class RequestError(FedbridgeError):
@@ -99,20 +100,23 @@ def jobs_to_json(jobs: Sequence[Job]) -> list[dict[str, Any]]:
             "Expected jobs on all rows of one site, but a method wants rows that only the site "
             "knows: it does not run over a network."
         )
-    return [
-        {
-            "client": job.client,
-            "plan": asdict(job.plan),
-            "seed": job.seed,
-            "kind": job.kind,
-            "slot": job.slot,
-            "max_batches": job.max_batches,
-            "objective": _objective_to_json(job.objective),
-            "anchor": job.anchor,
-            "moves": job.moves,
-        }
-        for job in jobs
-    ]
+    return [_job_to_json(job) for job in jobs]
+
+
+def _job_to_json(job: Job) -> dict[str, Any]:
+    return {
+        "client": job.client,
+        "plan": asdict(job.plan),
+        "seed": job.seed,
+        "kind": job.kind,
+        "slot": job.slot,
+        "max_batches": job.max_batches,
+        "objective": _objective_to_json(job.objective),
+        "anchor": job.anchor,
+        "moves": job.moves,
+        "keeps": job.keeps,
+        "first": None if job.first is None else _job_to_json(job.first),
+    }
 
 
 def job_of_json(record: Mapping[str, Any]) -> Job:
@@ -125,8 +129,8 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
         if plan["class_weights"] is not None:
             plan["class_weights"] = tuple(map(float, plan["class_weights"]))
-        moves, aim = record["moves"], record["objective"]
-        return Job(
+        moves, aim, first = record["moves"], record["objective"], record["first"]
+        job = Job(
             int(record["client"]),
             LocalPlan(**plan),
             int(record["seed"]),
@@ -135,10 +139,22 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
             objective=Proximal(float(aim["penalty"])) if aim else SUPERVISED,
             anchor=None if record["anchor"] is None else int(record["anchor"]),
-            moves=None if moves is None else tuple((int(a), int(b)) for a, b in moves),
+            moves=None if moves is None else _slices(moves),
+            first=None if first is None else job_of_json({**first, "first": None}),
+            keeps=_slices(record["keeps"]),
         )
+        if job.first is not None and job.first.moves != job.keeps:
+            raise RequestError(
+                "Expected a job that comes before another one to change what stays at the site "
+                "and nothing else, but it would change more."
+            )
+        return job
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"Expected a complete job, but got {error!r}.") from error
+
+
+def _slices(pairs: Sequence[Sequence[int]]) -> Slices:
+    return tuple((int(start), int(end)) for start, end in pairs)
 
 
 def read(text: object) -> dict[str, Any]:
@@ -391,10 +407,10 @@ def evaluate_reply(
     metrics.update({name: value for name, value in values.items() if value is not None})
     about: dict[str, Any] = {}
     if facts is not None:
-        about = {"choice": facts["choice"], "candidates": list(facts["losses"])}
-        about |= {name: facts[name] for name in ("said",) if name in facts}
+        about = {name: facts[name] for name in ("choice", "said", "note") if name in facts}
+        about["candidates"] = list(facts.get("losses") or facts.get("weights", ()))
         for name, travels_as in HELD_OUT.items():
-            if name in facts:
+            if facts.get(name):
                 metrics[travels_as] = [float(facts[name][c]) for c in about["candidates"]]
         if "worth" in facts:
             metrics["worth"] = [float(value) for value in facts["worth"].values()]
@@ -453,7 +469,8 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
             told[name] = {printable(one)[:CHOICE]: float(number) for one, number in named}
     if not all(0 <= weight <= 1 for weight in told.get("weights", {}).values()):
         raise ReplyError("its choice has weights that are not between 0 and 1")
-    if names and not told["losses"]:
+    is_choice = "choice" in about or "weights" not in told
+    if names and is_choice and not told["losses"]:
         raise ReplyError("its choice is incomplete")
     worth = metrics.get("worth", [])
     if not isinstance(worth, list) or (worth and len(worth) != len(WORTH)):
