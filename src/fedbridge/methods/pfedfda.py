@@ -140,6 +140,10 @@ class PFedFDA(Method):
 
     options: ClassVar[tuple[str, ...]] = ("beta",)
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.LINEAR_HEAD)
+    bound_by: ClassVar[str] = (
+        "class means and covariances of features would have to leave the sites, and are not on "
+        "the list of what may"
+    )
     remembers: ClassVar[tuple[str, ...]] = ("shared", "means", "covariance")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
