@@ -75,12 +75,15 @@ class Method(ABC):
         travels: whether it works when sites are elsewhere: no personal model, and no row of
             anybody, may be needed at the coordinator.
         bound_by: if not, why, as the end of "... does not run over a network: ...".
+        plain_jobs: whether clients do nothing but train the whole model, or tell its gradient, so
+            that training loops of their own will do.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[Need, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ()
     travels: ClassVar[bool] = False
+    plain_jobs: ClassVar[bool] = True
     bound_by: ClassVar[str] = "it does not say that it can (`travels`)"
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:

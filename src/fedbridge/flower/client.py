@@ -97,10 +97,11 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     def train(message: Message, context: Context) -> Message:
         """Do a round's jobs."""
         worker, work = _worker(message, context, loading, model)
-        jobs = [messages.job_of_json(job) for job in work["jobs"]]
+        known = messages.tensors(message.content.array_records.get("objective", ArrayRecord()))
+        jobs = [messages.job_of_json(job, known) for job in work["jobs"]]
         states = _states(message, worker.layout)
-        known = bool(work.get("known", False))
-        done = worker.train(int(work["round"]), jobs, states, known=known)
+        kept = bool(work.get("known", False))
+        done = worker.train(int(work["round"]), jobs, states, known=kept)
         site = worker.site
         about = {"note": done.note, "epsilon": done.epsilon}
         return Message(

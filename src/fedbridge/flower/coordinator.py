@@ -26,6 +26,7 @@ from fedbridge.flower.messages import (
     arrays,
     check_fields,
     jobs_to_json,
+    objective_tensors,
     printable,
     read_choice,
     read_epsilon,
@@ -130,6 +131,8 @@ class FlowerEngine:
             )
             for name, theirs in asked.items()
         }
+        if known := objective_tensors(jobs):
+            models["objective"] = arrays(known)
         contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
         answers = self._train(round, contents)
         facts: dict[str, Any] = {}

@@ -31,6 +31,7 @@ from fedbridge.base.text import plain
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.federation.settings import OFF, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
+from fedbridge.methods.pfedfda import COVARIANCE, MEANS, UnderGaussianHead
 from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
 from fedbridge.training.objective import Objective, Proximal, Supervised
 from fedbridge.training.state import State
@@ -119,8 +120,8 @@ def _job_to_json(job: Job) -> dict[str, Any]:
     }
 
 
-def job_of_json(record: Mapping[str, Any]) -> Job:
-    """One job, checked."""
+def job_of_json(record: Mapping[str, Any], known: Mapping[str, Tensor] | None = None) -> Job:
+    """One job, checked; ``known`` is what its objective is made of besides numbers."""
     try:
         if record["kind"] not in ("train", "probe"):
             raise RequestError(f"Expected a job to train or to probe, but got {record['kind']!r}.")
@@ -137,7 +138,7 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             record["kind"],
             int(record["slot"]),
             max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
-            objective=Proximal(float(aim["penalty"])) if aim else SUPERVISED,
+            objective=_objective_of_json(aim, known or {}),
             anchor=None if record["anchor"] is None else int(record["anchor"]),
             moves=None if moves is None else _slices(moves),
             first=None if first is None else job_of_json({**first, "first": None}),
@@ -168,11 +169,31 @@ def read(text: object) -> dict[str, Any]:
     return content
 
 
+def _objective_of_json(aim: Mapping[str, Any], known: Mapping[str, Tensor]) -> Objective:
+    if not aim:
+        return SUPERVISED
+    if "penalty" in aim:
+        return Proximal(float(aim["penalty"]))
+    means, covariance = known[MEANS], known[COVARIANCE]
+    size = means.shape[-1] if means.ndim == 2 else 0
+    sound = all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in (means, covariance))
+    if not sound or tuple(covariance.shape) != (size, size):
+        raise RequestError("Expected means and a covariance of features, but got something else.")
+    return UnderGaussianHead(means, covariance, int(aim["seed"]), int(aim["round"]))
+
+
+def objective_tensors(jobs: Sequence[Job]) -> dict[str, Tensor]:
+    """What the objectives of a message's jobs are made of besides numbers; they have it alike."""
+    return {k: v for job in jobs for k, v in job.objective.reports().items()}
+
+
 def _objective_to_json(objective: Objective) -> dict[str, float]:
     if type(objective) is Supervised:
         return {}
     if type(objective) is Proximal:
         return {"penalty": objective.penalty}
+    if type(objective) is UnderGaussianHead:
+        return {"seed": objective.seed, "round": objective.round}
     raise RequestError(
         f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
         f"does not run over a network."
@@ -286,6 +307,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"update-\d+": ("values", "steps"),
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
+    r"told-\d+": (MEANS, COVARIANCE),
     r"metrics-\d+": tuple(SCALARS),
     r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
 }
@@ -363,6 +385,8 @@ def train_reply(
         told = {name: value for name, value in noise.items() if value is not None}
         if told:
             content[f"noise-{k}"] = arrays(told)
+        if outcome.told:
+            content[f"told-{k}"] = arrays(outcome.told)
         scalars = {name: getattr(outcome, field) for name, field in SCALARS.items()}
         content[f"metrics-{k}"] = MetricRecord(scalars)
     return content
@@ -386,7 +410,8 @@ def read_result(content: RecordDict, k: int, encoding: str, size: int) -> Client
         buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
         report: dict[str, Any] = {field: scalars[name] for name, field in SCALARS.items()}
         report |= {"noise": noise.get("noise"), "sketches": noise.get("sketches")}
-        return ClientResult(Outcome(**report, buffers=buffers), vector)
+        told = tensors(content.array_records.get(f"told-{k}", ArrayRecord()))
+        return ClientResult(Outcome(**report, buffers=buffers, told=told), vector)
     except EncodingError as error:
         raise ReplyError(f"its update cannot be decoded: {error}") from error
     except (KeyError, ValueError, TypeError) as error:

@@ -206,6 +206,7 @@ class SiteWorker:
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
         self.floors.check_jobs(mine, len(self.site.train), self._counted())
+        self._check_reports(mine)
         if self._single_out(mine, sketches=False):
             raise RequestError(
                 "Expected jobs whose rows differ in several, but the vectors of this message could "
@@ -267,6 +268,19 @@ class SiteWorker:
         lost = known and past is None and (memory or facts)
         told = {**decision.facts, "note": LOST} if lost else decision.facts
         return replace(decision, facts=told, evaluation=self.federation.evaluate(round, own))
+
+    def _check_reports(self, jobs: Sequence[Job]) -> None:
+        """Refuse to tell statistics of the rows, unless this site's own settings allow it."""
+        if not any(job.objective.reports() for job in jobs):
+            return
+        if self.privacy is not None:
+            raise RequestError(
+                "Expected work whose results this site's differential privacy covers, but it does "
+                "not cover means and covariances of features: choose another method."
+            )
+        self.floors.count(
+            self.memory.root / ASKED, "tell statistics of features", "most_statistics"
+        )
 
     def _take_part_up(self, before: int, jobs: Sequence[Job] = ()) -> bool:
         """Go on from the part of the model that this site keeps; whether it has none to go on from.

@@ -72,6 +72,7 @@ class FedRep(BesideFedAvg):
 
     options: ClassVar[tuple[str, ...]] = ("head_epochs",)
     needs: ClassVar[tuple[Need, ...]] = (Need.HEAD,)
+    plain_jobs: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)

@@ -43,7 +43,7 @@ from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, s
 from fedbridge.training.neighbours import recalled
 from fedbridge.training.objective import Batch, Part, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
-from fedbridge.training.state import Blend, Recalled, complement, overwrite, put
+from fedbridge.training.state import Blend, Recalled, State, complement, overwrite, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -220,6 +220,9 @@ class Workbench:
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
         plan, objective = job.plan, job.objective
+        site = self.sites[job.client]
+        labels = site.y if job.rows is None else site.y[job.rows]
+        start = objective.prepared(self.model, start, labels)
         self._load(start, job.buffers)
         self._train_mode()
         optimizers = self._optimizers(plan, objective.parts)
@@ -255,6 +258,9 @@ class Workbench:
             raise LocalFailureError(f"{SPOILT} (learning rate {plan.lr:g})")
         result.copy_(change)
         outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
+        if objective.reports():
+            trained = State(self._flat.detach().clone(), dict(outcome.buffers))
+            told |= objective.report(labels, partial(self.predict, trained, site, rows=job.rows))
         return replace(outcome, told={name: value.cpu() for name, value in told.items()})
 
     def _train_mode(self) -> None:
