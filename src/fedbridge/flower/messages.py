@@ -130,7 +130,7 @@ def job_of_json(record: Mapping[str, Any], known: Mapping[str, Tensor] | None = 
             raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
         if plan["class_weights"] is not None:
             plan["class_weights"] = tuple(map(float, plan["class_weights"]))
-        moves, aim, first = record["moves"], record["objective"], record["first"]
+        moves, aim, first = record["moves"], record["objective"], record.get("first")
         job = Job(
             int(record["client"]),
             LocalPlan(**plan),
@@ -142,7 +142,7 @@ def job_of_json(record: Mapping[str, Any], known: Mapping[str, Tensor] | None = 
             anchor=None if record["anchor"] is None else int(record["anchor"]),
             moves=None if moves is None else _slices(moves),
             first=None if first is None else job_of_json({**first, "first": None}),
-            keeps=_slices(record["keeps"]),
+            keeps=_slices(record.get("keeps", ())),
         )
         if job.first is not None and job.first.moves != job.keeps:
             raise RequestError(
