@@ -76,6 +76,17 @@ def _method_rows() -> Iterator[tuple[str, str, str, str]]:
             yield f"`{name}`", f"`{option}`", usual[option], told[option]
 
 
+def travelling_table() -> str:
+    """Which methods run over a network, where the target's model is then, and why others do not."""
+    told: dict[str, list[str]] = {}
+    for name in methods.names():
+        kind = methods.class_of(name)
+        stays = "yes; the target's model is made at the target and stays there"
+        said = stays if kind.decides_at_target() else "yes"
+        told.setdefault(said if kind.travels else f"no: {kind.bound_by}", []).append(f"`{name}`")
+    return _table(["methods", "over a network"], ((", ".join(n), t) for t, n in told.items()))
+
+
 def tasks_table() -> str:
     """The options of built-in tasks; tasks of one maker share their rows."""
     makers: dict[Callable[..., object], list[str]] = {}
@@ -136,6 +147,7 @@ TABLES = {
     "network": network_table,
     "network_config": network_config_table,
     "methods": methods_table,
+    "travelling": travelling_table,
     "own_tables": own_tables_table,
     "tasks": tasks_table,
 }

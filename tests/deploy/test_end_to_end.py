@@ -246,6 +246,17 @@ def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, ca
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-6)
     use_the_models(made, local, here / "T.csv", capsys)
 
+    assert main(["deploy", "change", str(made.folder), "--method", "ditto"]) == 0
+    run(made)
+    own = made.site("T").run
+    personal = fb.run(fb.load_task(here, "T", seed=1), "ditto", 2, seed=1, **OPTIONS)
+    assert same_model(load_model(own).model, personal.model), "it is at the target"
+    assert not same_model(load_model(made.run).model, personal.model), "and nowhere else"
+    capsys.readouterr()
+    assert main(["predict", str(own), str(here / "T.csv")]) == 0
+    assert main(["predict", str(made.run), str(here / "T.csv")]) == 2
+    assert "is at its target" in capsys.readouterr().err
+
     processes.end("link", "node-A", "node-T", patience=30)
     assert pids_of(processes) == []
     assert "Traceback" not in (made.coordinator / "link.log").read_text()

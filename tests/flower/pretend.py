@@ -133,7 +133,7 @@ def nodes_of(task: Any, folder: Path, model: Any = None, **config: Any) -> list[
     """A node for every site of a task, each holding its own rows."""
 
     def node(site: LocalSite) -> Node:
-        memory = {"memory": str(folder / site.name), **config}
+        memory = {"memory": str(folder / site.name), "most-statistics": 99, **config}
         return Node(site.name, client_app(load=lambda context: site, model=model), memory)
 
     return [node(site) for site in sites_of(task)]

@@ -71,6 +71,18 @@ def test_the_same_model_and_history_as_in_one_process(engine, tmp_path):
     assert not [line["failures"] for line in remote.history if line["failures"]]
 
 
+def test_a_model_of_the_targets_own_comes_from_its_folder_into_that_of_a_run_on_one_machine(
+    tmp_path,
+):
+    """Heads of all sites stay with them, through the processes of every round."""
+    data = task(sources=["cleveland", "va"])
+    options = {"model": "mlp:8", "lr": 0.1}
+    local = fb.run(data, "fedrep", 2, workers=1, **options)
+    remote = fb.run(data, "fedrep", 2, engine="flower", out=tmp_path / "run", **options)
+    assert largest_difference(local, remote) <= 1e-6
+    assert same_model(fb.load_run(tmp_path / "run").model, local.model)
+
+
 class Watch:
     """Does things to a cluster while a run goes on: once, when so many rounds are written."""
 

@@ -12,6 +12,7 @@ from small import blobs, same_model
 import fedbridge as fb
 from fedbridge.flower.coordinator import TargetGoneError
 from fedbridge.flower.messages import ReplyError, read, tensors
+from fedbridge.methods import decides_at_target
 from fedbridge.models import build_model
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
@@ -170,7 +171,8 @@ def test_a_target_that_does_not_decide_keeps_and_measures_its_own_model(method, 
     assert same_model(kept, before)
 
 
-def test_a_target_that_lost_its_memory_decides_from_the_news_alone(tmp_path):
+@pytest.mark.parametrize("method", ["auto", "ditto", "apfl", "offset"])
+def test_a_target_that_lost_its_memory_decides_from_the_news_alone(method, tmp_path):
     task = blobs()
 
     def change(grid):
@@ -180,11 +182,29 @@ def test_a_target_that_lost_its_memory_decides_from_the_news_alone(tmp_path):
 
         node(grid, "target").spoil = at_deciding(2, restart)
 
-    _, second, third = run("auto", tmp_path, change, task=task).history
+    _, second, third = run(method, tmp_path, change, task=task).history
     assert any("did not answer" in note for note in second["notes"])
     assert third["accuracy"] is not None
-    assert third["cv_loss"]
-    assert third["notes"] == []
+    if method == "auto":
+        assert third["cv_loss"]
+    lost = "target has lost what it kept of its own in earlier rounds, and begins that anew"
+    assert third["notes"] == ([] if method == "offset" else [lost]), "a refit remembers nothing"
+
+
+def test_a_site_that_lost_its_part_of_the_model_says_so_and_begins_it_anew(tmp_path):
+    task = blobs()
+
+    def change(grid):
+        def restart(question, answer):
+            grid.leave("site 1")
+            grid.join(nodes_of(task, tmp_path / "elsewhere")[2])
+
+        node(grid, "site 1").spoil = at_training(2, restart)
+
+    first, second, third, fourth = run("fedrep", tmp_path, change, task=task, rounds=4).history
+    assert "site 1" in second["failures"]
+    assert any("site 1 has lost what it kept" in note for note in third["notes"])
+    assert not [note for line in (first, fourth) for note in line["notes"] if "lost" in note]
 
 
 @pytest.mark.parametrize(("method", "when"), [("fedda", at_training), ("auto", at_deciding)])
@@ -205,7 +225,7 @@ def test_a_target_that_stays_away_ends_the_run_and_keeps_what_there_is(method, w
     assert [line["round"] for line in resumed.result.history] == list(range(1, 10))
 
 
-@pytest.mark.parametrize("method", ["fedgp-joint", "auto"])
+@pytest.mark.parametrize("method", ["fedgp-joint", "auto", "fedrep"])
 def test_a_coordinator_that_is_killed_resumes_to_the_same_bits(method, tmp_path):
     """The target is one round ahead of the checkpoint and does that round again."""
     task, out = blobs(target_rows=24), tmp_path / "run"
@@ -224,13 +244,14 @@ def test_a_coordinator_that_is_killed_resumes_to_the_same_bits(method, tmp_path)
     resumed, _ = run_over_pretended_flower(task, method, 4, tmp_path, **{**QUICK, "out": out})
     local = fb.run(task, method, 4, workers=1, **QUICK)
     found = resumed.result.model
-    if method == "auto":
+    if decides_at_target(method):
         found = model_at_target(resumed, tmp_path, build_model(QUICK["model"], task))
     assert same_model(local.model, found)
     assert [line["round"] for line in resumed.result.history] == [1, 2, 3, 4]
 
 
-def test_a_coordinator_that_is_killed_after_a_decision_resumes_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("method", ["auto", "ditto", "apfl", "fedrep"])
+def test_a_coordinator_that_is_killed_after_a_decision_resumes_to_the_same_bits(method, tmp_path):
     """The target has decided on a round of which the coordinator has no checkpoint."""
     task, out = blobs(target_rows=24), tmp_path / "run"
 
@@ -243,14 +264,15 @@ def test_a_coordinator_that_is_killed_after_a_decision_resumes_to_the_same_bits(
     grid = PretendGrid(nodes_of(task, tmp_path))
     node(grid, "target").spoil = at_deciding(3, kill)
     with pytest.raises(KilledError):
-        run_over_pretended_flower(task, "auto", 4, tmp_path, grid, **{**QUICK, "out": out})
-    resumed, _ = run_over_pretended_flower(task, "auto", 4, tmp_path, **{**QUICK, "out": out})
-    local = fb.run(task, "auto", 4, workers=1, **QUICK)
+        run_over_pretended_flower(task, method, 4, tmp_path, grid, **{**QUICK, "out": out})
+    resumed, _ = run_over_pretended_flower(task, method, 4, tmp_path, **{**QUICK, "out": out})
+    local = fb.run(task, method, 4, workers=1, **QUICK)
     found = model_at_target(resumed, tmp_path, build_model(QUICK["model"], task))
     assert same_model(local.model, found)
-    assert [line["cv_loss"] for line in resumed.result.history] == [
-        line["cv_loss"] for line in local.history
-    ]
+    for key in ("loss", "cv_loss"):
+        assert [line.get(key) for line in resumed.result.history] == [
+            line.get(key) for line in local.history
+        ]
 
 
 def update_of(change):

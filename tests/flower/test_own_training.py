@@ -235,3 +235,9 @@ class TestLayout:
         layout = Layout.of_model(nn.Linear(2, 3))
         with pytest.raises(ShapeError, match="weight"):
             layout.state({"weight": torch.zeros(3, 1), "bias": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("method", ["fedrep", "pfedfda"])
+def test_methods_whose_clients_do_more_than_train_are_refused(method):
+    with pytest.raises(OptionError, match=rf"one's own can serve, but got '{method}'"):
+        FedBridgeStrategy(method, target="T", own_training=True)

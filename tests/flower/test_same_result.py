@@ -1,5 +1,6 @@
 """What runs locally runs over Flower, unchanged, to the same bits."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,21 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.data.preparing import AddNoise
 from fedbridge.flower import FedBridgeStrategy
+from fedbridge.methods import finetune
 from fedbridge.models import build_model
 
 QUICK = {"model": "mlp:8", "lr": 0.1, "batch_size": 8}
 TRAVELLING = [name for name in methods.names() if methods.class_of(name).travels]
-DECIDING = ("auto", "alone-auto", "offset", "recalibrate")
-"""Methods whose target decides on a model that stays with it."""
+PERSONAL = ("ditto", "fedrep", "apfl", "knn-per", "finetune-cv", "pfedfda")
+DECIDING = ("auto", "alone-auto", "offset", "recalibrate", *PERSONAL)
+"""Methods whose target makes a model that stays with it."""
+
+
+@pytest.fixture
+def short_grid(monkeypatch):
+    """Few of the trainings that ``finetune-cv`` chooses among; sites are in this process."""
+    monkeypatch.setattr(finetune, "EPOCHS", (1, 3))
+    monkeypatch.setattr(finetune, "LR_FACTORS", (0.1, 1.0))
 
 
 def same_history(ours, theirs):
@@ -128,6 +138,62 @@ def test_a_last_layer_is_fitted_where_the_labels_are(method, options, tmp_path):
     assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
 
 
+@pytest.mark.parametrize("method", PERSONAL)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warmup": 1, "participation": 0.5, "class_weights": "balanced"},
+        {"early_stopping": 2, "optimizer": "adam", "lr_target": 0.01},
+        {"dropout": 0.4, "rounds": 4},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_a_model_of_the_targets_own_is_made_where_its_rows_are(
+    method, options, short_grid, tmp_path
+):
+    more = {"adaptive": True} if method == "apfl" else {}
+    assert_same(both(blobs(target_rows=24), method, tmp_path, **{"rounds": 3, **options, **more}))
+
+
+@pytest.mark.parametrize("method", PERSONAL)
+def test_of_a_target_with_a_model_of_its_own_only_the_shared_part_leaves(
+    method, short_grid, tmp_path
+):
+    task = blobs(target_rows=24)
+    strategy, grid = run_over_pretended_flower(task, method, 2, tmp_path, **QUICK)
+    sent = [content for name, _, content in grid.sent if name == "target"]
+    arrays = [record for content in sent for record in content.array_records]
+    more = {"told-0"} if method == "pfedfda" else set()
+    assert {*arrays} <= {"update-0", "noise-0", *more}
+    plain = build_model(QUICK["model"], task)
+    own = model_at_target(strategy, tmp_path, deepcopy(plain))
+    assert not same_model(own, strategy.result.model), "the coordinator has another"
+    told = b"".join(
+        array.numpy().tobytes()
+        for content in sent
+        for record in content.array_records.values()
+        for array in record.values()
+    )
+    if method == "fedrep":
+        for name, kind, content in grid.sent:
+            if kind == "train":
+                vector = torch.from_numpy(content.array_records["update-0"]["values"].numpy())
+                assert not vector[-27:].any(), name
+                assert vector[:-27].any(), name
+    if method == "knn-per":
+        assert own.keys.numpy()[0].tobytes() not in told
+
+
+@pytest.mark.parametrize("method", ["ditto", "apfl", "finetune-cv"])
+@pytest.mark.parametrize("policy", ["target", "keep"])
+def test_a_model_of_the_targets_own_with_buffers(method, policy, short_grid, tmp_path):
+    task, options = blobs(), {**QUICK, "model": Normed(), "buffers": policy}
+    grid = PretendGrid(nodes_of(task, tmp_path, model=Normed))
+    strategy, _ = run_over_pretended_flower(task, method, 2, tmp_path, grid, **options)
+    local = fb.run(task, method, 2, workers=1, **options)
+    assert same_model(local.model, model_at_target(strategy, tmp_path, Normed()))
+
+
 def test_only_the_choice_and_its_worth_leave_a_target_that_refits(tmp_path):
     strategy, grid = run_over_pretended_flower(blobs(), "offset", 2, tmp_path, **QUICK)
     assert [kind for name, kind in grid.asked if name == "target"] == ["query", *["evaluate"] * 2]
@@ -185,8 +251,8 @@ def test_bytes_are_those_of_the_messages(tmp_path):
 
 
 def test_methods_that_need_everything_in_one_place_are_refused():
-    with pytest.raises(OptionError, match=r"fedrep.*auto"):
-        FedBridgeStrategy("fedrep", target="A")
+    with pytest.raises(OptionError, match=r"'erm' does not run over a network.*auto"):
+        FedBridgeStrategy("erm", target="A")
 
 
 def test_sources_that_are_not_named_take_part_in_the_order_of_their_names(tmp_path):

@@ -49,10 +49,12 @@ class TestOrders:
     def test_jobs_travel_as_json(self):
         job = Job(
             2, LocalPlan(noise="sketch", class_weights=(0.5, 1.5)), 7, "probe", 1, max_batches=3,
-            objective=Proximal(0.1), anchor=0, moves=((0, 4),),
+            objective=Proximal(0.1), anchor=0, moves=((0, 4),), keeps=((4, 9),),
         )  # fmt: skip
-        (record,) = json.loads(json.dumps(jobs_to_json([job])))
-        assert job_of_json(record) == job
+        after = replace(job, first=replace(job, seed=8, moves=((4, 9),), keeps=()))
+        for sent in (job, after):
+            (record,) = json.loads(json.dumps(jobs_to_json([sent])))
+            assert job_of_json(record) == sent
 
     @pytest.mark.parametrize(
         "change",
@@ -63,6 +65,9 @@ class TestOrders:
             {"plan": {**vars(LocalPlan()), "lr": -1}},
             {"plan": {**vars(LocalPlan()), "optimizer": "__import__"}},
             {"plan": {**vars(LocalPlan()), "noise": "all batches"}},
+            {"keeps": [[0]]},
+            {"first": {}},
+            {"first": jobs_to_json([Job(1, LocalPlan(), 0, moves=((0, 2),))])[0]},
         ],
         ids=str,
     )
@@ -112,6 +117,22 @@ class TestASiteRefuses:
         doing = worker(tmp_path)
         with pytest.raises(RequestError, match="jobs for site"):
             doing.train(1, [Job(3, LocalPlan(), 0)], [doing.federation.initial])
+
+    @pytest.mark.parametrize("keeps", [((0, 99),), ((-1, 2),), ((4, 2),)], ids=str)
+    def test_parts_that_no_model_has(self, keeps, tmp_path):
+        doing = worker(tmp_path)
+        with pytest.raises(RequestError, match="one part of the model"):
+            doing.train(1, [Job(1, LocalPlan(), 0, keeps=keeps)], [doing.federation.initial])
+
+    def test_another_part_than_it_keeps(self, tmp_path):
+        doing = worker(tmp_path)
+        for number, end in ((1, 3), (2, 4)):
+            job = Job(1, LocalPlan(), 0, keeps=((0, end),))
+            if number == 2:
+                with pytest.raises(RequestError, match="the same part"):
+                    doing.train(number, [job], [doing.federation.initial])
+            else:
+                doing.train(number, [job], [doing.federation.initial])
 
     def test_jobs_on_models_that_were_not_sent(self, tmp_path):
         doing = worker(tmp_path)

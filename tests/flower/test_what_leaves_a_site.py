@@ -26,7 +26,9 @@ def sent_by_all(method, tmp_path, task=None, **options):
     return grid.sent
 
 
-@pytest.mark.parametrize("method", ["auto", "fedgp-joint", "fedavg", "finetune-offline"])
+@pytest.mark.parametrize(
+    "method", ["auto", "fedgp-joint", "fedavg", "finetune-offline", "fedrep", "apfl", "pfedfda"]
+)
 def test_every_record_is_on_the_list_and_of_its_kind_and_size(method, tmp_path):
     size = 2 * 8 + 8 + 8 * 3 + 3
     for _, _, content in sent_by_all(method, tmp_path, evidence="probe"):
@@ -36,6 +38,10 @@ def test_every_record_is_on_the_list_and_of_its_kind_and_size(method, tmp_path):
                 assert record["values"].numpy().shape == (size,)
             elif re.fullmatch(r"noise-\d+", name):
                 assert record["noise"].numpy().shape == (4,)
+            elif re.fullmatch(r"told-\d+", name):
+                assert method == "pfedfda"
+                shapes = {field: array.numpy().shape for field, array in record.items()}
+                assert shapes == {"means": (3, 8), "covariance": (8, 8)}
             elif isinstance(record, MetricRecord):
                 lists = [value for value in record.values() if isinstance(value, list)]
                 assert all(len(value) <= 12 for value in lists), "numbers of kinds of candidates"
@@ -140,6 +146,28 @@ def test_with_differential_privacy_nothing_measured_leaves(tmp_path):
     assert first["choice"] == "withheld"
     assert set(first["epsilon"]) == {"target", *task.source_names}
     assert second["epsilon"]["target"] > first["epsilon"]["target"] > 0
+
+
+def test_statistics_of_features_leave_only_a_site_that_has_agreed(tmp_path):
+    task, nodes = blobs(), nodes_of(blobs(), tmp_path)
+    del nodes[1].config["most-statistics"]
+    grid = PretendGrid(nodes)
+    strategy, _ = run_over_pretended_flower(task, "pfedfda", 1, tmp_path, grid, **QUICK)
+    (line,) = strategy.result.history
+    assert [*line["failures"]] == ["site 0"]
+    assert "at most 0 messages to tell statistics of features" in line["failures"]["site 0"]
+    told = {name for name, _, content in grid.sent if "told-0" in content}
+    assert told == {"target", "site 1", "site 2"}
+
+
+def test_statistics_of_features_never_leave_beside_differential_privacy(tmp_path):
+    task, nodes = blobs(), nodes_of(blobs(), tmp_path)
+    nodes[1].config |= {"dp-clip": 1.0, "dp-noise": 2.0}
+    grid = PretendGrid(nodes)
+    strategy, _ = run_over_pretended_flower(task, "pfedfda", 1, tmp_path, grid, **QUICK)
+    (line,) = strategy.result.history
+    assert "differential privacy" in line["failures"]["site 0"]
+    assert not [1 for name, _, content in grid.sent if name == "site 0" and "told-0" in content]
 
 
 def test_the_documents_have_the_whole_list():

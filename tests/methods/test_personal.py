@@ -1,5 +1,7 @@
 """Personalised methods at their limits, where each is something simpler."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small import Normed, blobs, federation, method, same_model
@@ -7,10 +9,9 @@ from torch.nn import functional
 
 import fedbridge as fb
 from fedbridge.base.errors import OptionError
-from fedbridge.federation.method import Record
-from fedbridge.methods.knn_per import blend, vote
 from fedbridge.models import head_slices
-from fedbridge.training.state import complement
+from fedbridge.training.neighbours import blend, vote
+from fedbridge.training.state import State, entries, put
 
 QUICK = {"rounds": 3, "workers": 1, "model": "mlp:8", "lr": 0.1, "batch_size": 8}
 
@@ -84,20 +85,13 @@ class TestFedRep:
     @pytest.mark.parametrize(("options", "steps"), [({"steps": 2}, 6), ({"epochs": 2}, 30)])
     def test_the_head_trains_head_epochs_times_as_long_as_the_body(self, options, steps):
         fed = federation(model="mlp:8", method="fedrep", **options)
-        made = method("fedrep", fed, head_epochs=3)
-        lengths = [
-            made._job(1, 1, made._state(1), 0, part).plan.total_steps(40)
-            for part in (made.head, made.body)
-        ]
+        job = method("fedrep", fed, head_epochs=3).job(1, 1)
+        lengths = [part.plan.total_steps(40) for part in (job.first, job)]
         assert lengths == [steps, steps / 3]
 
     def test_usually_ten_times_as_long(self):
-        made = method("fedrep", federation(model="mlp:8", method="fedrep"))
-        steps = [
-            made._job(1, 1, made.state, 0, part).plan.total_steps(40)
-            for part in (made.head, made.body)
-        ]
-        assert steps == [50, 5]
+        job = method("fedrep", federation(model="mlp:8", method="fedrep")).job(1, 1)
+        assert [part.plan.total_steps(40) for part in (job.first, job)] == [50, 5]
 
     def test_a_well_trained_head_makes_up_for_other_labels(self):
         task = blobs(sources=3, target_rows=30)
@@ -113,46 +107,54 @@ class TestFedRep:
         made = method("fedrep", fed, head_epochs=1)
         made.run_round(1)
         assert fed.bytes_up == fed.bytes_down == 0
-        (job,) = [made._job(1, 0, fed.initial, 0, made.head)]
+        job = replace(made.job(1, 0), keeps=())
         _, (change,) = fed.do([job], [fed.initial])
         torch.testing.assert_close(made.state.parameters, fed.initial.parameters + change)
+        assert torch.equal(made.shared.parameters, fed.initial.parameters)
 
     def test_shares_the_body_and_keeps_heads_apart(self):
         fed = federation(model="mlp:8", method="fedrep")
         made = method("fedrep", fed)
         made.run_round(1)
         (start, end), *_ = head_slices(fed.bench.model)
-        heads = made.heads
-        assert heads.shape == (4, end - start)
-        assert all(not torch.equal(heads[0], other) for other in heads[1:])
+        heads = fed.kept
+        assert {client: len(head) for client, head in heads.items()} == dict.fromkeys(
+            range(4), end - start
+        )
+        assert all(not torch.equal(heads[0], heads[client]) for client in (1, 2, 3))
         assert torch.equal(made.state.parameters[start:end], heads[0])
+        initial = fed.initial.parameters[start:end]
+        assert torch.equal(made.shared.parameters[start:end], initial), "nobody is told of heads"
 
     def test_the_body_moves_by_the_mean_of_the_clients_by_samples(self):
         fed = federation(blobs(sources=2, rows=30), model="mlp:8", method="fedrep")
         made = method("fedrep", fed)
-        body = complement(made.head, fed.blocks.total)
-        clients = [0, 1, 2]
-        starts = [made._state(client) for client in clients]
-        heads, _ = made._phase(1, clients, starts, made.head, Record())
-        bodies, _ = made._phase(1, clients, heads, made.body, Record())
-        change = torch.stack(
-            [b.parameters - h.parameters for b, h in zip(bodies, heads, strict=True)]
-        )
-        expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ change
+        changes = []
+        for client in (0, 1, 2):
+            job = made.job(1, client)
+            _, (head,) = fed.do([replace(job.first, keeps=())], [fed.initial])
+            assert not head[: made.head[0][0]].any(), "the body waits"
+            trained = fed.initial.moved(head.clone())
+            _, (body,) = fed.do([replace(job, first=None, keeps=())], [trained])
+            changes.append(body.clone())
+            assert not body[made.head[0][0] : made.head[0][1]].any(), "the head stays"
+        expected = torch.tensor([12.0, 30.0, 30.0]) / 72 @ torch.stack(changes)
         made.run_round(1)
         moved = made.state.parameters - fed.initial.parameters
-        for start, end in body:
+        for start, end in made.body:
             torch.testing.assert_close(moved[start:end], expected[start:end])
 
-    def test_each_phase_moves_its_own_part_only(self):
+    def test_a_head_goes_on_from_where_it_was(self):
         fed = federation(model="mlp:8", method="fedrep")
         made = method("fedrep", fed)
-        start = made._state(0)
-        (after,), _ = made._phase(1, [0], [start], made.head, Record())
-        change = after.parameters - start.parameters
-        (first, last), *_ = made.head
-        assert bool((change[first:last] != 0).any())
-        assert not bool(change[:first].any())
+        made.run_round(1)
+        before, own = made.shared, {client: head.clone() for client, head in fed.kept.items()}
+        made.run_round(2)
+        job = made.job(2, 1)
+        start = before.parameters.clone()
+        put(start, own[1], made.head)
+        _, (change,) = fed.do([replace(job.first, keeps=())], [State(start, {})])
+        assert torch.equal(fed.kept[1], entries(start + change, made.head))
 
 
 class TestApfl:
@@ -190,7 +192,7 @@ class TestApfl:
     def test_its_local_model_never_leaves(self):
         fed = federation(model="mlp:8", method="apfl")
         method("apfl", fed).run_round(1)
-        assert fed.bytes_up == 4 * 4 * (fed.blocks.total - 1) // 2
+        assert fed.bytes_up == 4 * 4 * fed.blocks.total
 
     def test_the_warm_up_shows_the_model_that_all_clients_train(self):
         for model in ("mlp:8", Normed()):
@@ -243,8 +245,8 @@ class TestKnnPer:
         fed = federation(model="mlp:8", method="knn-per")
         made = method("knn-per", fed, share=1, neighbours=3, scale=0.5)
         made.run_round(1)
-        model, test, own = fed.bench.model.model, fed.task.test, fed.task.target
-        found = fed.predict(made.state, test).softmax(1)
+        model, test, own = fed.bench.model, fed.task.test, fed.task.target
+        found = fed.predict(made.model, test).softmax(1)
         with torch.no_grad():
             keys, asked = model.features(own.x), model.features(test.x[:5])
         for row, key in enumerate(asked):
@@ -298,8 +300,8 @@ class TestKnnPer:
         made = method("knn-per", fed)
         made.run_round(1)
         kept = len(fed.target_rows)
-        assert float(made.state.buffers["votes"].sum()) == kept < len(fed.task.target)
-        assert bool(torch.isfinite(fed.predict(made.state, fed.task.test)).all())
+        assert len(made.store["votes"]) == kept < len(fed.task.target)
+        assert bool(torch.isfinite(fed.predict(made.model, fed.task.test)).all())
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedrep", "apfl", "knn-per", "finetune-offline"])

@@ -244,6 +244,6 @@ def test_a_target_that_keeps_its_model_to_itself_leaves_the_sources_model_and_ch
     made = method("offset", fed)
     made.run_round(1)
     assert made.choice is not None
-    made._take(Decision(None, {"choice": "withheld", "losses": {}}), Record())
+    made.take(Decision(None, {"choice": "withheld", "losses": {}}), Record())
     assert torch.equal(made.state.parameters, made.shared.parameters)
     assert made.choice is None

@@ -65,9 +65,12 @@ class Engine(Protocol):
 
     Attributes:
         probes: whether clients can be asked for gradients; training loops of their own cannot.
+        kept: what clients keep of their own between jobs (``Job.keeps``), by their number, where
+            they are here; what others keep is with them.
     """
 
     probes: bool
+    kept: dict[int, Tensor]
 
     def open(self, *, slots: int, rows: int) -> None:
         """Make room for so many starting points and jobs at a time; start what must be started."""

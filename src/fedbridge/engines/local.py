@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.engines.base import Answer, Finished
+from fedbridge.training.state import clear, entries
 from fedbridge.training.trainer import Workbench, one_thread
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class LocalEngine:
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._side: TargetSide | None = None
+        self.kept: dict[int, Tensor] = {}
         self._starts = self._vectors = torch.zeros(0, bench.blocks.total)
 
     def open(self, *, slots: int, rows: int) -> None:
@@ -50,7 +53,12 @@ class LocalEngine:
             )
         for slot, state in enumerate(starts):
             self._starts[slot].copy_(state.parameters)
-        return Answer(Finished(self._do(jobs), self._vectors[: len(jobs)]))
+        mine = [replace(job, own=self.kept.get(job.client)) if job.keeps else job for job in jobs]
+        outcomes = self._do(mine)
+        for job, outcome, vector in zip(mine, outcomes, self._vectors, strict=False):
+            if job.keeps and outcome.failure is None:
+                self._keep(job, vector)
+        return Answer(Finished(outcomes, self._vectors[: len(jobs)]))
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Ask the target's side."""
@@ -61,6 +69,12 @@ class LocalEngine:
         """Measure a model here."""
         with one_thread():
             return Answer(self._bench.evaluate(round, state))
+
+    def _keep(self, job: Job, vector: Tensor) -> None:
+        """Let a client keep what is its own: nobody is told how that has changed."""
+        start = entries(self._starts[job.slot], job.keeps) if job.own is None else job.own
+        self.kept[job.client] = start + entries(vector, job.keeps)
+        clear(vector, job.keeps)
 
     def _memory(self, rows: int) -> Tensor:
         return torch.zeros(rows, self._bench.blocks.total)

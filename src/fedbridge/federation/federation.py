@@ -212,6 +212,8 @@ class Federation:
         beside: tuple[int, ...] = (),
         anchor: int | None = None,
         moves: Slices | None = None,
+        first: Job | None = None,
+        keeps: Slices = (),
     ) -> Job:
         """A piece of work for one client, starting from a state that is (to be) in a slot.
 
@@ -228,21 +230,32 @@ class Federation:
             seed_of(self.seed, round, client, number),
             kind,
             slot,
-            state.buffers,
+            self.buffers_for(state, first),
             rows,
             self.settings.probe_batches if probe and client != TARGET else None,
             objective,
             beside,
             anchor,
             moves,
+            first,
+            keeps,
         )
+
+    def buffers_for(self, state: State, first: Job | None) -> Buffers:
+        """Buffers that a job starts from: after another one those that it leaves, unless kept."""
+        return state.buffers if first is None or self.settings.keeps_buffers else {}
+
+    @property
+    def kept(self) -> dict[int, Tensor]:
+        """What clients keep of their own between rounds, where they are here (``Job.keeps``)."""
+        return self.engine.kept
 
     def do(
         self, jobs: Sequence[Job], states: Sequence[State], round: int = 0
     ) -> tuple[list[Outcome], Tensor]:
         """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
         if not self._is_open:
-            self.open()
+            self.open(slots=len(states), rows=len(jobs))
         done = self._heard(self.engine.run(jobs, states, round=round))
         return self._without_overlong(jobs, states, done), done.vectors
 

@@ -31,7 +31,7 @@ from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import retold, summarise, told_positive
 from fedbridge.training.blend import module_of
 from fedbridge.training.job import INITIALISING, seed_of
-from fedbridge.training.state import Blend, Model, State, model_of_tensors
+from fedbridge.training.state import Blend, Model, Recalled, State, model_of_tensors
 from fedbridge.training.trainer import Workbench, seeded
 
 if TYPE_CHECKING:
@@ -485,9 +485,9 @@ def _check_finite(round: int, state: Model) -> None:
 
 
 def _same_kind(state: Model, wanted: Model) -> Model:
-    """A state whose tensors have the names, types and sizes of another one; or a blend of such."""
-    if isinstance(state, Blend):
-        for member in state.members:
+    """A state whose tensors have the names, types and sizes of another one; or made of such."""
+    if isinstance(state, Blend | Recalled):
+        for member in state.members if isinstance(state, Blend) else (state.state,):
             _same_kind(member, wanted)
         return state
     found, known = (

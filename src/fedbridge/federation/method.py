@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
     from fedbridge.federation.needs import Need
     from fedbridge.training.state import Model
-    from fedbridge.training.target_side import TargetSide
+    from fedbridge.training.target_side import Decision, News, TargetSide
 
 INNER = "model."
 """How the names of the model's own tensors begin in a composed module."""
+
+HOME, CLIENT = "home", "client."
+"""What checkpoints call that which the target's side remembers, and what clients keep."""
 
 
 @dataclass
@@ -69,19 +72,27 @@ class Method(ABC):
         options: what the method takes besides the options of every run.
         needs: what it needs beyond updates; an unmet need is an error before anything runs.
         remembers: attributes that rounds change, besides ``state``.
-        travels: whether it works when sites are elsewhere: no personal model of a source, and no
-            row of anybody, may be needed at the coordinator.
+        travels: whether it works when sites are elsewhere: no personal model, and no row of
+            anybody, may be needed at the coordinator.
+        bound_by: if not, why, as the end of "... does not run over a network: ...".
+        plain_jobs: whether clients do nothing but train the whole model, or tell its gradient, so
+            that training loops of their own will do.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[Need, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ()
     travels: ClassVar[bool] = False
+    plain_jobs: ClassVar[bool] = True
+    bound_by: ClassVar[str] = "it does not say that it can (`travels`)"
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         self.federation = federation
         self.given = dict(options)
         self.state = federation.initial
+        self.side: TargetSide | None = None
+        if self.decides_at_target():
+            self.side = federation.host(lambda: self._made_side(federation, options))
 
     @property
     def model(self) -> Model:
@@ -116,6 +127,28 @@ class Method(ABC):
     def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide | None:
         """The part of the method that lives with the target, if there is one."""
         return None
+
+    @classmethod
+    def _made_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
+        """The same of a method that has one."""
+        side = cls.target_side(federation, options)
+        assert side is not None
+        return side
+
+    @classmethod
+    def decides_at_target(cls) -> bool:
+        """Whether the target makes its model by itself, so that over a network it stays there."""
+        own = cls.target_side.__func__  # type: ignore[attr-defined]
+        return own is not Method.target_side.__func__  # type: ignore[attr-defined]
+
+    def ask_target(self, round: int, news: News, record: Record) -> Decision | None:
+        """Let the target decide on a round's news; None, and a note, if it does not answer."""
+        decision = self.federation.decide(round, news)
+        if decision is None:
+            record.notes.append("the target did not answer: its model stays as it was")
+        else:
+            record.evaluation = decision.evaluation
+        return decision
 
     def deliver(self, model: nn.Module, state: State) -> nn.Module:
         """A finished model for the target in ``model``, a copy of the initial one."""
@@ -162,12 +195,14 @@ class Method(ABC):
                 kept |= value.tensors(f"{name}.")
             elif isinstance(value, Tensor):
                 kept[name] = value
-        return kept
+        if self.side is not None:
+            kept |= {f"{HOME}.{name}": value for name, value in self.side.memory().items()}
+        return kept | {f"{CLIENT}{client}": own for client, own in self.federation.kept.items()}
 
     def facts(self) -> dict[str, Any]:
         """Plain values to remember between rounds."""
-        remembered = self._kept()
-        return {k: v for k, v in remembered.items() if not isinstance(v, State | Tensor)}
+        facts = {k: v for k, v in self._kept().items() if not isinstance(v, State | Tensor)}
+        return facts if self.side is None else {**facts, HOME: self.side.facts()}
 
     def remember(
         self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
@@ -180,6 +215,16 @@ class Method(ABC):
                 setattr(self, name, State.of_tensors(memory, f"{name}."))
             else:
                 setattr(self, name, (memory if isinstance(value, Tensor) else facts)[name])
+        kept = {k.removeprefix(CLIENT): own for k, own in memory.items() if k.startswith(CLIENT)}
+        self.federation.kept.update({int(client): own for client, own in kept.items()})
+        self.remember_side(memory, facts)
+
+    def remember_side(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Let the target's side go on, where it is here."""
+        if self.side is not None:
+            start = f"{HOME}."
+            own = {k.removeprefix(start): v for k, v in memory.items() if k.startswith(start)}
+            self.side.remember(own, facts[HOME])
 
     def _kept(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.remembers}

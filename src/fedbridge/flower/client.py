@@ -97,9 +97,11 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     def train(message: Message, context: Context) -> Message:
         """Do a round's jobs."""
         worker, work = _worker(message, context, loading, model)
-        jobs = [messages.job_of_json(job) for job in work["jobs"]]
+        known = messages.tensors(message.content.array_records.get("objective", ArrayRecord()))
+        jobs = [messages.job_of_json(job, known) for job in work["jobs"]]
         states = _states(message, worker.layout)
-        done = worker.train(int(work["round"]), jobs, states)
+        kept = bool(work.get("known", False))
+        done = worker.train(int(work["round"]), jobs, states, known=kept)
         site = worker.site
         about = {"note": done.note, "epsilon": done.epsilon}
         return Message(
@@ -290,7 +292,8 @@ def _measured(message: Message, worker: SiteWorker, work: dict[str, Any]) -> Mes
     number, facts = int(work["round"]), None
     if "decide" in work:
         told = message.content.array_records.get("news", ArrayRecord())
-        decision = worker.decide(number, News(messages.tensors(told), dict(work["decide"])))
+        news = News(messages.tensors(told), dict(work["decide"]))
+        decision = worker.decide(number, news, known=bool(work.get("known", False)))
         assert decision.state is not None
         assert decision.evaluation is not None
         chosen: Model = decision.state

@@ -26,6 +26,7 @@ from fedbridge.flower.messages import (
     arrays,
     check_fields,
     jobs_to_json,
+    objective_tensors,
     printable,
     read_choice,
     read_epsilon,
@@ -35,7 +36,7 @@ from fedbridge.flower.messages import (
 from fedbridge.flower.screening import Expected, screen_update
 from fedbridge.flower.transport import NoAnswer, Transport
 from fedbridge.training.job import TARGET, ClientResult, Job, Outcome
-from fedbridge.training.state import State
+from fedbridge.training.state import State, clear
 from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ class FlowerEngine:
         self._settings = spec.run_settings()
         self._notes: list[str] = []
         self._missed: set[int] = set()
+        self._keeping: set[str] = set()
+        self._has_decided = False
+        self.kept: dict[int, Tensor] = {}
         self._absent: list[str] = []
 
     def open(self, *, slots: int, rows: int) -> None:
@@ -122,9 +126,13 @@ class FlowerEngine:
         asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
         models = self._models(jobs, starts)
         configs = {
-            name: self._config("train", round, jobs=jobs_to_json(theirs))
+            name: self._config(
+                "train", round, jobs=jobs_to_json(theirs), known=name in self._keeping
+            )
             for name, theirs in asked.items()
         }
+        if known := objective_tensors(jobs):
+            models["objective"] = arrays(known)
         contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
         answers = self._train(round, contents)
         facts: dict[str, Any] = {}
@@ -138,12 +146,16 @@ class FlowerEngine:
 
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Tell the target what came of the round and let it choose; its model stays there."""
-        told = RecordDict({"config": self._config("evaluate", round, decide=dict(news.facts))})
+        config = self._config("evaluate", round, decide=dict(news.facts), known=self._has_decided)
+        told = RecordDict({"config": config})
         if news.tensors:
             told["news"] = arrays(news.tensors)
 
         def read(content: RecordDict) -> Decision:
-            return Decision(None, read_choice(content), read_evaluation(content))
+            decision = Decision(None, read_choice(content), read_evaluation(content))
+            self._note(self.spec.target, content)
+            self._has_decided = True
+            return decision
 
         return self._answer(self._ask_target(round, told, read, needed=True))
 
@@ -286,9 +298,7 @@ class FlowerEngine:
             spent = read_epsilon(answer)
             if spent is not None:
                 facts.setdefault("epsilon", {})[name] = spent
-            note = about.get("note")
-            if isinstance(note, str):
-                self._notes.append(f"{name} {printable(note)}")
+            self._note(name, answer)
             results = []
             for k, job in enumerate(jobs):
                 result = read_result(answer, k, self.spec.encoding, self.blocks.total)
@@ -298,11 +308,20 @@ class FlowerEngine:
                 complaint = screen_update(result, expected, self.network.norm_bound)
                 if complaint is not None:
                     raise ReplyError(complaint)
+                clear(result.vector, job.keeps)
                 results.append(result)
+            if any(job.keeps for job in jobs):
+                self._keeping.add(name)
             return results
         except ReplyError as error:
             reason = printable(f"its reply was refused: {error}")
             return Outcome(samples, failure=reason, lost=True)
+
+    def _note(self, name: str, content: RecordDict) -> None:
+        """Put down what a site has to say about its answer."""
+        note = content.config_records.get(SITE, ConfigRecord()).get("note")
+        if isinstance(note, str):
+            self._notes.append(f"{name} {printable(note)}")
 
     def _expected(self, job: Job, samples: int) -> Expected:
         """What must come of a job; steps and learning rates only where they are ours to say."""

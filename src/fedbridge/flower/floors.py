@@ -36,6 +36,11 @@ TINY = 4
 """A site of fewer than so many smallest batches may train on smaller ones."""
 
 
+def _least(name: str) -> int:
+    """The least that a floor can be: statistics of features leave only a site that asks for it."""
+    return 0 if name == "most-statistics" else 1
+
+
 @dataclass(frozen=True)
 class Floors:
     """The least and the most that a site lets itself be asked for.
@@ -49,6 +54,7 @@ class Floors:
         most_steps: steps of all jobs of a message together.
         most_epochs: passes of a job over its rows.
         most_rounds: messages to train, and as many to measure, over all runs.
+        most_statistics: answers with means and covariances of features, over all runs.
     """
 
     least_batch: int = 2
@@ -58,10 +64,11 @@ class Floors:
     most_steps: int = 100_000
     most_epochs: int = 100
     most_rounds: int = 1000
+    most_statistics: int = 0
 
     def __post_init__(self) -> None:
         for name, value in self.config().items():
-            check_whole(name, value, least=1, most=NO_LIMIT)
+            check_whole(name, value, least=_least(name), most=NO_LIMIT)
 
     def config(self) -> dict[str, int]:
         """As a site's settings say it."""
@@ -91,7 +98,8 @@ class Floors:
                 "Expected all jobs of a message to go by one plan, but got several: their "
                 "differences would stand on few of this site's rows."
             )
-        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in asked]
+        every = [*asked, *(job.first for job in asked if job.first is not None)]
+        sizes = [(job, rows if job.rows is None else len(job.rows)) for job in every]
         self._at_most("most_steps", "steps in a message", sum(job.steps(n) for job, n in sizes))
         for job, own in sizes:
             plan, steps = job.plan, job.steps(own)
@@ -122,9 +130,9 @@ class Floors:
         rest = 0 if _left_out(job.plan, own) else own % job.plan.batch_size
         return min(rest or job.plan.batch_size, own) >= self.least_batch
 
-    def count(self, path: Path, kind: str) -> None:
+    def count(self, path: Path, kind: str, floor: str = "most_rounds") -> None:
         """Write a message down before it is answered, in a file that no message can reset."""
-        if self.most_rounds == NO_LIMIT:
+        if getattr(self, floor) == NO_LIMIT:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
@@ -136,7 +144,7 @@ class Floors:
                     f"Expected the count of answered messages in {str(path)!r}, but it cannot be "
                     f"read: restore the file, or remove it to count anew."
                 ) from error
-            self._at_most("most_rounds", f"messages to {kind}", answered)
+            self._at_most(floor, f"messages to {kind}", answered)
             write_atomically(path, to_json({**known, kind: answered}), PRIVATE)
 
     def check_records(self, count: int) -> None:
@@ -173,14 +181,18 @@ def singles_out(weights: Tensor) -> bool:
 FLOORS = tuple(field.name.replace("_", "-") for field in fields(Floors))
 """What a site's configuration may say of its floors."""
 
-OPEN = Floors(1, 1, *[NO_LIMIT] * 5)
+OPEN = Floors(1, 1, *[NO_LIMIT] * 6)
 """None at all, for sites that are all one user's."""
 
 
 def floors_in(config: Mapping[str, object]) -> Floors:
     """The floors that a site's configuration names, the defaults for the others."""
     check_known([n for n in config if n.startswith(("least", "most"))], FLOORS, "a site's floors")
-    given = {name: check_whole(name, config[name], least=1) for name in FLOORS if name in config}
+    given = {
+        name: check_whole(name, config[name], least=_least(name))
+        for name in FLOORS
+        if name in config
+    }
     return Floors(**{name.replace("-", "_"): value for name, value in given.items()})
 
 

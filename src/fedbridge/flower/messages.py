@@ -31,6 +31,7 @@ from fedbridge.base.text import plain
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.federation.settings import OFF, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
+from fedbridge.methods.pfedfda import COVARIANCE, MEANS, UnderGaussianHead
 from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
 from fedbridge.training.objective import Objective, Proximal, Supervised
 from fedbridge.training.state import State
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fedbridge.flower.site import Delivery
+    from fedbridge.training.state import Slices
 
 
 class RequestError(FedbridgeError):
@@ -99,24 +101,27 @@ def jobs_to_json(jobs: Sequence[Job]) -> list[dict[str, Any]]:
             "Expected jobs on all rows of one site, but a method wants rows that only the site "
             "knows: it does not run over a network."
         )
-    return [
-        {
-            "client": job.client,
-            "plan": asdict(job.plan),
-            "seed": job.seed,
-            "kind": job.kind,
-            "slot": job.slot,
-            "max_batches": job.max_batches,
-            "objective": _objective_to_json(job.objective),
-            "anchor": job.anchor,
-            "moves": job.moves,
-        }
-        for job in jobs
-    ]
+    return [_job_to_json(job) for job in jobs]
 
 
-def job_of_json(record: Mapping[str, Any]) -> Job:
-    """One job, checked."""
+def _job_to_json(job: Job) -> dict[str, Any]:
+    return {
+        "client": job.client,
+        "plan": asdict(job.plan),
+        "seed": job.seed,
+        "kind": job.kind,
+        "slot": job.slot,
+        "max_batches": job.max_batches,
+        "objective": _objective_to_json(job.objective),
+        "anchor": job.anchor,
+        "moves": job.moves,
+        "keeps": job.keeps,
+        "first": None if job.first is None else _job_to_json(job.first),
+    }
+
+
+def job_of_json(record: Mapping[str, Any], known: Mapping[str, Tensor] | None = None) -> Job:
+    """One job, checked; ``known`` is what its objective is made of besides numbers."""
     try:
         if record["kind"] not in ("train", "probe"):
             raise RequestError(f"Expected a job to train or to probe, but got {record['kind']!r}.")
@@ -125,20 +130,32 @@ def job_of_json(record: Mapping[str, Any]) -> Job:
             raise RequestError(f"Expected noise none, size or sketch, but got {plan['noise']!r}.")
         if plan["class_weights"] is not None:
             plan["class_weights"] = tuple(map(float, plan["class_weights"]))
-        moves, aim = record["moves"], record["objective"]
-        return Job(
+        moves, aim, first = record["moves"], record["objective"], record.get("first")
+        job = Job(
             int(record["client"]),
             LocalPlan(**plan),
             int(record["seed"]),
             record["kind"],
             int(record["slot"]),
             max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
-            objective=Proximal(float(aim["penalty"])) if aim else SUPERVISED,
+            objective=_objective_of_json(aim, known or {}),
             anchor=None if record["anchor"] is None else int(record["anchor"]),
-            moves=None if moves is None else tuple((int(a), int(b)) for a, b in moves),
+            moves=None if moves is None else _slices(moves),
+            first=None if first is None else job_of_json({**first, "first": None}),
+            keeps=_slices(record.get("keeps", ())),
         )
+        if job.first is not None and job.first.moves != job.keeps:
+            raise RequestError(
+                "Expected a job that comes before another one to change what stays at the site "
+                "and nothing else, but it would change more."
+            )
+        return job
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"Expected a complete job, but got {error!r}.") from error
+
+
+def _slices(pairs: Sequence[Sequence[int]]) -> Slices:
+    return tuple((int(start), int(end)) for start, end in pairs)
 
 
 def read(text: object) -> dict[str, Any]:
@@ -152,11 +169,31 @@ def read(text: object) -> dict[str, Any]:
     return content
 
 
+def _objective_of_json(aim: Mapping[str, Any], known: Mapping[str, Tensor]) -> Objective:
+    if not aim:
+        return SUPERVISED
+    if "penalty" in aim:
+        return Proximal(float(aim["penalty"]))
+    means, covariance = known[MEANS], known[COVARIANCE]
+    size = means.shape[-1] if means.ndim == 2 else 0
+    sound = all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in (means, covariance))
+    if not sound or tuple(covariance.shape) != (size, size):
+        raise RequestError("Expected means and a covariance of features, but got something else.")
+    return UnderGaussianHead(means, covariance, int(aim["seed"]), int(aim["round"]))
+
+
+def objective_tensors(jobs: Sequence[Job]) -> dict[str, Tensor]:
+    """What the objectives of a message's jobs are made of besides numbers; they have it alike."""
+    return {k: v for job in jobs for k, v in job.objective.reports().items()}
+
+
 def _objective_to_json(objective: Objective) -> dict[str, float]:
     if type(objective) is Supervised:
         return {}
     if type(objective) is Proximal:
         return {"penalty": objective.penalty}
+    if type(objective) is UnderGaussianHead:
+        return {"seed": objective.seed, "round": objective.round}
     raise RequestError(
         f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
         f"does not run over a network."
@@ -270,6 +307,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"update-\d+": ("values", "steps"),
     r"buffers-\d+": ("*",),
     r"noise-\d+": ("noise", "sketches"),
+    r"told-\d+": (MEANS, COVARIANCE),
     r"metrics-\d+": tuple(SCALARS),
     r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
 }
@@ -347,6 +385,8 @@ def train_reply(
         told = {name: value for name, value in noise.items() if value is not None}
         if told:
             content[f"noise-{k}"] = arrays(told)
+        if outcome.told:
+            content[f"told-{k}"] = arrays(outcome.told)
         scalars = {name: getattr(outcome, field) for name, field in SCALARS.items()}
         content[f"metrics-{k}"] = MetricRecord(scalars)
     return content
@@ -370,7 +410,8 @@ def read_result(content: RecordDict, k: int, encoding: str, size: int) -> Client
         buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
         report: dict[str, Any] = {field: scalars[name] for name, field in SCALARS.items()}
         report |= {"noise": noise.get("noise"), "sketches": noise.get("sketches")}
-        return ClientResult(Outcome(**report, buffers=buffers), vector)
+        told = tensors(content.array_records.get(f"told-{k}", ArrayRecord()))
+        return ClientResult(Outcome(**report, buffers=buffers, told=told), vector)
     except EncodingError as error:
         raise ReplyError(f"its update cannot be decoded: {error}") from error
     except (KeyError, ValueError, TypeError) as error:
@@ -391,10 +432,10 @@ def evaluate_reply(
     metrics.update({name: value for name, value in values.items() if value is not None})
     about: dict[str, Any] = {}
     if facts is not None:
-        about = {"choice": facts["choice"], "candidates": list(facts["losses"])}
-        about |= {name: facts[name] for name in ("said",) if name in facts}
+        about = {name: facts[name] for name in ("choice", "said", "note") if name in facts}
+        about["candidates"] = list(facts.get("losses") or facts.get("weights", ()))
         for name, travels_as in HELD_OUT.items():
-            if name in facts:
+            if facts.get(name):
                 metrics[travels_as] = [float(facts[name][c]) for c in about["candidates"]]
         if "worth" in facts:
             metrics["worth"] = [float(value) for value in facts["worth"].values()]
@@ -453,7 +494,8 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
             told[name] = {printable(one)[:CHOICE]: float(number) for one, number in named}
     if not all(0 <= weight <= 1 for weight in told.get("weights", {}).values()):
         raise ReplyError("its choice has weights that are not between 0 and 1")
-    if names and not told["losses"]:
+    is_choice = "choice" in about or "weights" not in told
+    if names and is_choice and not told["losses"]:
         raise ReplyError("its choice is incomplete")
     worth = metrics.get("worth", [])
     if not isinstance(worth, list) or (worth and len(worth) != len(WORTH)):

@@ -80,6 +80,7 @@ class Expected:
             blocks.total,
             len(blocks),
             types_and_shapes(buffers),
+            types_and_shapes(job.objective.reports()),
             noise="size" if job.kind == "probe" and asked == "none" else asked,
             sketch_size=sketch_size,
         )

@@ -4,8 +4,8 @@ A site sees the federation as everybody does, except that only its own rows are 
 knows how messages travel.
 
 In a deployment every message starts a new process, and a node that was restarted is a new node to
-Flower. So what must last (the target's own model and its candidates, the smallest validation loss,
-what rounding lost) is on the site's own disk.
+Flower. So what must last (the target's own model and its candidates, the part of a model that
+stays with a site, the smallest validation loss, what rounding lost) is on the site's own disk.
 Records are kept per round, the last two of each kind: a coordinator that goes back to its last
 checkpoint asks for a round again, and finds what that round started from.
 """
@@ -120,7 +120,8 @@ LARGEST_SYSTEM = 10**6
 UNEVEN = 100
 """Rows whose weight is less than the largest over this hardly count."""
 
-SIDE, BEST, ROUNDING = "side", "best", "rounding"
+LOST = "has lost what it kept of its own in earlier rounds, and begins that anew"
+SIDE, BEST, ROUNDING, PART = "side", "best", "rounding", "part"
 """Kinds of records."""
 
 OWN, MEMORY = "own.", "memory."
@@ -194,8 +195,10 @@ class SiteWorker:
         self.layout = Layout.of_model(built)
         self.federation = Federation(task, built, spec.run_settings(), spec.seed)
 
-    def train(self, round: int, jobs: Sequence[Job], states: Sequence[State]) -> SiteRound:
-        """Do a round's jobs."""
+    def train(
+        self, round: int, jobs: Sequence[Job], states: Sequence[State], *, known: bool = False
+    ) -> SiteRound:
+        """Do a round's jobs; ``known`` says that the site has kept a part of its own before."""
         if not jobs or any(job.client != self.client for job in jobs):
             raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
         self.floors.count(self.memory.root / ASKED, "train")
@@ -203,21 +206,24 @@ class SiteWorker:
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
         self.floors.check_jobs(mine, len(self.site.train), self._counted())
+        self._check_reports(mine)
         if self._single_out(mine, sketches=False):
             raise RequestError(
                 "Expected jobs whose rows differ in several, but the vectors of this message could "
                 "be solved for one of this site's rows: ask for other seeds, or for fewer jobs."
             )
+        lost = self._take_part_up(round, mine)
         self.federation.open(slots=len(states), rows=len(jobs))
         outcomes, rows = self.federation.do(mine, states, round)
         results = [
             ClientResult(outcome, row.clone()) for outcome, row in zip(outcomes, rows, strict=True)
         ]
-        note = None
+        self._keep_part(round)
+        notes = [LOST] if known and lost else []
         sketched = any(result.outcome.sketches is not None for result in results)
         if sketched and self._single_out(mine, sketches=True):
             results = [replace(r, outcome=replace(r.outcome, sketches=None)) for r in results]
-            note = KEPT
+            notes.append(KEPT)
         for result in results:
             if result.outcome.failure is not None:
                 log.warning("round %d: %s", round, result.outcome.failure)
@@ -225,35 +231,82 @@ class SiteWorker:
             spending.spend(self.privacy, self.budget)
             results = release(mine, results, self.privacy, self.federation.blocks)
         deliveries = self._encoded(round, mine, results)
+        note = "; ".join(notes) or None
         if self.privacy is None:
             return SiteRound(deliveries, note)
         return SiteRound(deliveries, note, spending.epsilon(self.privacy.delta))
 
-    def decide(self, round: int, news: News) -> Decision:
-        """Let the target's side decide, from what it remembers, and measure what it chose."""
+    def decide(self, round: int, news: News, *, known: bool = False) -> Decision:
+        """Let the target's side decide, from what it remembers, and measure what it chose.
+
+        ``known`` says that it has decided before, in this run.
+        """
         self.floors.count(self.memory.root / ASKED, "measure")
-        self._check_news(news)
-        rows, used = len(self.site.train), self.federation.target_rows
-        self.floors.check_choice(rows if used is None else len(used), rows)
-        self.federation.begin_round(round)
         side = self._make_side()
         if side is None:
             raise RequestError(
                 f"Expected a method whose target decides, but {self.spec.method} has none."
             )
+        self._check_news(side, news)
+        rows, used = len(self.site.train), self.federation.target_rows
+        self.floors.check_choice(rows if used is None else len(used), rows)
+        self.federation.begin_round(round)
         if round == 1:
             self.memory.forget(SIDE)
         past = self.memory.load(SIDE, before=round)
         if past is not None:
-            known = past.tensors.items()
-            memory = {k.removeprefix(MEMORY): v for k, v in known if k.startswith(MEMORY)}
+            tensors = past.tensors.items()
+            memory = {k.removeprefix(MEMORY): v for k, v in tensors if k.startswith(MEMORY)}
             side.remember(memory, past.facts)
+        self._take_part_up(round + 1)
         decision = side.decide(news)
         own = decision.state
         assert own is not None
         memory = {f"{MEMORY}{name}": value for name, value in side.memory().items()}
-        self.memory.save(SIDE, round, {**memory, **own.tensors(OWN)}, side.facts())
-        return replace(decision, evaluation=self.federation.evaluate(round, own))
+        facts = side.facts()
+        self.memory.save(SIDE, round, {**memory, **own.tensors(OWN)}, facts)
+        lost = known and past is None and (memory or facts)
+        told = {**decision.facts, "note": LOST} if lost else decision.facts
+        return replace(decision, facts=told, evaluation=self.federation.evaluate(round, own))
+
+    def _check_reports(self, jobs: Sequence[Job]) -> None:
+        """Refuse to tell statistics of the rows, unless this site's own settings allow it."""
+        if not any(job.objective.reports() for job in jobs):
+            return
+        if self.privacy is not None:
+            raise RequestError(
+                "Expected work whose results this site's differential privacy covers, but it does "
+                "not cover means and covariances of features: choose another method."
+            )
+        self.floors.count(
+            self.memory.root / ASKED, "tell statistics of features", "most_statistics"
+        )
+
+    def _take_part_up(self, before: int, jobs: Sequence[Job] = ()) -> bool:
+        """Go on from the part of the model that this site keeps; whether it has none to go on from.
+
+        The part is that of the newest round ``before`` another; ``jobs`` must fit it.
+        """
+        total = self.federation.blocks.total
+        wanted = {job.keeps for job in jobs} - {()}
+        ends = [end for keeps in wanted for cut in keeps for end in cut]
+        if len(wanted) > 1 or ends != sorted(ends) or any(not 0 <= end <= total for end in ends):
+            raise RequestError("Expected all jobs to leave one part of the model at this site.")
+        if wanted and before == 1:
+            self.memory.forget(PART)
+        past = self.memory.load(PART, before=before)
+        if past is not None:
+            own = past.tensors[PART]
+            if wanted and len(own) != sum(end - start for start, end in next(iter(wanted))):
+                raise RequestError("Expected jobs that leave the same part at this site as before.")
+            self.federation.kept[self.client] = own
+        return bool(wanted) and past is None
+
+    def _keep_part(self, round: int) -> None:
+        """Put the part of the model down that this site keeps, if there is one."""
+        own = self.federation.kept.get(self.client)
+        if own is not None:
+            self.memory.save(PART, round, {PART: own}, {})
 
     def own_model(self, round: int) -> Model | None:
         """The model that the target has decided on, up to a round; None if there is none."""
@@ -307,9 +360,9 @@ class SiteWorker:
             self.memory.save(BEST, round, {}, {"loss": loss})
         return True
 
-    def _check_news(self, news: News) -> None:
+    def _check_news(self, side: TargetSide, news: News) -> None:
         """Refuse news of another model than this run's, or of one that is none."""
-        wanted = types_and_shapes(self.federation.initial.tensors())
+        wanted = types_and_shapes(side.expects(self.federation.initial, news))
         complaint = screen_news(news.tensors, wanted)
         if complaint is not None:
             raise RequestError(f"Expected news of a model of this run, but: {complaint}.")
@@ -323,7 +376,9 @@ class SiteWorker:
             raise RequestError(f"Expected a job on one of {len(states)} models, but got another.")
         plan = replace(job.plan, class_weights=self.federation.plan(self.client, 1).class_weights)
         rows = self.federation.target_rows if self.client == TARGET else None
-        return replace(job, plan=plan, rows=rows, buffers=states[job.slot].buffers)
+        first = None if job.first is None else self._completed(job.first, states)
+        buffers = self.federation.buffers_for(states[job.slot], first)
+        return replace(job, plan=plan, rows=rows, buffers=buffers, first=first)
 
     def _counted(self) -> int:
         """Rows that count in an update: a coordinator may have given classes weights."""

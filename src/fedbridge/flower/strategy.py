@@ -98,6 +98,12 @@ class FedBridgeStrategy(Strategy):
                 "evidence='probe' with own_training=True, and they tell no gradients: leave it "
                 "out, or use client_app(...)."
             )
+        if own_training and not methods.class_of(rule).plain_jobs:
+            raise OptionError(
+                f"Expected a method that training loops of one's own can serve, but got {rule!r} "
+                f"with own_training=True, whose clients train parts of the model by themselves: "
+                f"choose another, or use client_app(...)."
+            )
         network = {name: options.pop(name) for name in NETWORK if name in options}
         split_options(options, rule, methods.options_of(rule), {})
         self.rule, self.target, self.sites, self.seed, self.out = rule, target, sites, seed, out

@@ -132,20 +132,20 @@ def class_of(name: str) -> type[Method]:
 
 
 def check_travels(method: str) -> None:
-    """Refuse a method that needs rows or personal models of others in one place."""
-    if class_of(method).travels:
+    """Refuse a method that needs in one place what sites keep to themselves, and say what."""
+    kind = class_of(method)
+    if kind.travels:
         return
     able = [name for name in names() if class_of(name).travels]
     raise OptionError(
-        f"Expected a method that works with sites elsewhere, but {method!r} needs rows or personal "
-        f"models in one place: choose one of {', '.join(able)}, or the engine 'local'."
+        f"Expected a method that works with sites elsewhere, but {method!r} does not run over a "
+        f"network: {kind.bound_by}. Choose one of {', '.join(able)}, or the engine 'local'."
     )
 
 
 def decides_at_target(method: str) -> bool:
     """Whether the target decides on its model by itself, so that over a network it stays there."""
-    own = class_of(method).target_side.__func__  # type: ignore[attr-defined]
-    return own is not Method.target_side.__func__  # type: ignore[attr-defined]
+    return class_of(method).decides_at_target()
 
 
 def summary_of(name: str) -> str:

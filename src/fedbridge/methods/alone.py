@@ -32,7 +32,7 @@ import time
 import warnings
 from abc import abstractmethod
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -75,6 +75,8 @@ FITTING = 400
 
 class Alone(Method):
     """Fits once to the target's labelled rows and keeps that."""
+
+    bound_by: ClassVar[str] = "no other site has a part in it, so the target runs it by itself"
 
     def room(self) -> tuple[int, int]:
         """Nothing is trained by steps."""

@@ -17,9 +17,8 @@ Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020.
 
 from __future__ import annotations
 
-import time
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -27,24 +26,29 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedbridge.base.options import check_flag, check_number
-from fedbridge.core.blocks import load_buffers, load_parameter_vector
-from fedbridge.federation.method import INNER, Method, Record
-from fedbridge.training.job import SUPERVISED, TARGET
+from fedbridge.federation.method import INNER
+from fedbridge.federation.personal import START, BesideFedAvg, PersonalSide
+from fedbridge.federation.settings import FROZEN
+from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Objective, StepContext
 from fedbridge.training.state import State
+from fedbridge.training.target_side import Decision, News, TargetSide
+from fedbridge.training.trainer import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedbridge.data.task import FederatedTask
     from fedbridge.federation.federation import Federation
+    from fedbridge.federation.method import Record
 
 MIXING = 0.5
 PERSONAL = "personal."
+LOCAL = "local"
+"""What the share of the local model is told as."""
 
 
 class Mixture(nn.Module):
-    """The global model, the local one, and how much of the local one is taken."""
+    """The global model, the local one, and how much of the local one is taken, in training."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,10 +58,10 @@ class Mixture(nn.Module):
 
     @property
     def mixing(self) -> nn.Parameter:
-        """α, behind the parameters of both models in the flat vector; 0 in the warm-up."""
+        """α, behind the parameters of both models in the flat vector."""
         return cast("nn.Parameter", self.last[0])
 
-    def mixed(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Answer of the mixture; gradients reach the local model and the mixing alone."""
         shared = dict(self.model.named_parameters())
         blended = {
@@ -65,14 +69,6 @@ class Mixture(nn.Module):
             for name, own in self.personal.named_parameters()
         }
         return cast("Tensor", functional_call(self.personal, blended, (x,)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """In training the global model, which all clients train; else the target's mixture.
-
-        A mixture without any of the local model is the global one, with its own buffers.
-        """
-        shared = self.training or float(self.mixing.detach()) == 0
-        return cast("Tensor", self.model(x)) if shared else self.mixed(x)
 
 
 @dataclass(frozen=True)
@@ -83,14 +79,78 @@ class TrainBoth(Objective):
         """Both losses on the same batch."""
         module = cast("Mixture", context.module)
         x, y = context.own.x, context.own.y
-        return context.loss_of(module.model(x), y) + context.loss_of(module.mixed(x), y)
+        return context.loss_of(module.model(x), y) + context.loss_of(module(x), y)
 
     def after_step(self, context: StepContext) -> None:
         """Keep the mixing in [0, 1]."""
         cast("Mixture", context.module).mixing.clamp_(0, 1)
 
 
-class Apfl(Method):
+class ApflSide(PersonalSide):
+    """The local model and how much of it is taken.
+
+    Its training needs the global model's at the target, step by step: that is done once more here.
+    """
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        super().__init__(federation)
+        self.mixing = check_number("mixing", options.get("mixing", MIXING), least=0, most=1)
+        self.adaptive = check_flag("adaptive", options.get("adaptive", False))
+        settings = federation.settings
+        self.bench = Workbench(
+            Mixture(deepcopy(federation.bench.model)),
+            federation.task,
+            seed=federation.seed,
+            device=settings.device,
+            frozen=settings.buffers == FROZEN,
+        )
+
+    def expects(self, initial: State, news: News) -> dict[str, Tensor]:
+        """The global model before and after the round."""
+        return {**initial.tensors(), **initial.tensors(START)}
+
+    def decide(self, news: News) -> Decision:
+        """Train both from where they were, and mix the local one with the new global one."""
+        federation = self.federation
+        shared, before = (State.of_tensors(news.tensors, prefix) for prefix in ("", START))
+        own = self.own or before
+        mixing = torch.tensor([self.mixing])
+        both = State(
+            torch.cat((before.parameters, own.parameters, mixing)),
+            {
+                **{f"{INNER}{name}": value for name, value in before.buffers.items()},
+                **{f"{PERSONAL}{name}": value for name, value in own.buffers.items()},
+            },
+        )
+        total, size = len(both.parameters), len(own.parameters)
+        moves = ((0, total if self.adaptive else total - 1),)
+        job = federation.job(federation.round, TARGET, both, objective=TrainBoth(), moves=moves)
+        change, outcome = self.train(job, [both.parameters], self.bench)
+        buffers = {
+            name.removeprefix(PERSONAL): value
+            for name, value in outcome.buffers.items()
+            if name.startswith(PERSONAL)
+        }
+        self.own = federation.trained(own, change[size:-1], replace(outcome, buffers=buffers))
+        self.mixing = float(mixing + change[-1:])
+        return Decision(self._mixed(shared, self.own), {"weights": {LOCAL: self.mixing}})
+
+    def _mixed(self, shared: State, own: State) -> State:
+        """The mixture as one plain model; none of the local one is the global, with its buffers."""
+        parameters = torch.lerp(shared.parameters, own.parameters, self.mixing)
+        return State(parameters, own.buffers if self.mixing else shared.buffers)
+
+    def facts(self) -> dict[str, Any]:
+        """The mixing."""
+        return {"mixing": self.mixing}
+
+    def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take both up again."""
+        super().remember(memory, facts)
+        self.mixing = float(facts["mixing"])
+
+
+class Apfl(BesideFedAvg):
     """A mixture of FedAvg's model and a local one: ``mixing`` (0.5), or learned: ``adaptive``.
 
     Options:
@@ -100,76 +160,16 @@ class Apfl(Method):
 
     options: ClassVar[tuple[str, ...]] = ("mixing", "adaptive")
 
-    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
-        super().__init__(federation, options)
-        self.mixing = check_number("mixing", options.get("mixing", MIXING), least=0, most=1)
-        self.adaptive = check_flag("adaptive", options.get("adaptive", False))
-        self.size = (federation.blocks.total - 1) // 2
-        federation.stays = ((self.size, federation.blocks.total),)
-        federation.buffers_stay = frozenset(
-            name for name in federation.initial.buffers if not name.startswith(INNER)
-        )
-
     @classmethod
-    def compose(cls, model: nn.Module, task: FederatedTask) -> nn.Module:
-        """Two models and a number."""
-        return Mixture(model)
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
+        """The local model, with the target."""
+        return ApflSide(federation, options)
 
-    def deliver(self, model: nn.Module, state: State) -> nn.Module:
-        """The mixture as one plain model."""
-        shared, personal = state.parameters[: self.size], state.parameters[self.size : -1]
-        mixing = float(state.parameters[-1])
-        load_parameter_vector(model, torch.lerp(shared, personal, mixing))
-        whose = INNER if mixing == 0 else PERSONAL
-        own = {
-            name.removeprefix(whose): value
-            for name, value in state.buffers.items()
-            if name.startswith(whose)
-        }
-        if own:
-            load_buffers(model, own)
-        return model
+    def news(self, before: State) -> News:
+        """The global model before and after the round."""
+        return News({**self.shared.tensors(), **before.tensors(START)})
 
-    def begin(self, state: State) -> None:
-        """The local model starts where the global one is."""
-        shared = state.parameters[: self.size]
-        parameters = torch.cat((shared, shared, torch.tensor([self.mixing])))
-        inner = {k: v for k, v in state.buffers.items() if k.startswith(INNER)}
-        personal = {PERSONAL + k.removeprefix(INNER): v.clone() for k, v in inner.items()}
-        super().begin(State(parameters, {**inner, **personal}))
-
-    def run_round(self, round: int) -> Record:
-        """All clients train the global model; the target the local one in the same steps."""
-        federation, begun = self.federation, time.perf_counter()
-        present, failures = federation.present(round)
-        total = federation.blocks.total
-        jobs = [
-            federation.job(
-                round,
-                client,
-                self.state,
-                objective=TrainBoth() if client == TARGET else SUPERVISED,
-                moves=((0, total if self.adaptive else total - 1),)
-                if client == TARGET
-                else ((0, self.size),),
-            )
-            for client in present
-        ]
-        outcomes, rows = federation.do(jobs, [self.state])
-        federation.count_bytes(present, outcomes)
-        failures |= federation.failures(round, present, outcomes)
-        record = Record(failures=failures, seconds_train=time.perf_counter() - begun)
-        gathered = federation.sort(present, outcomes, rows, failures)
-        moved = federation.averaged(self.state, gathered)
-        parameters, buffers = moved.parameters, dict(moved.buffers)
-        parameters[self.size :] = self.state.parameters[self.size :]
-        if gathered.target is None:
-            record.notes.append("the target is missing: its local model stays as it was")
-        else:
-            parameters[self.size :] += gathered.rows[0][self.size :]
-            if not federation.settings.keeps_buffers:
-                own = gathered.target.buffers
-                buffers |= {k: v for k, v in own.items() if k.startswith(PERSONAL)}
-        self.state = State(parameters, buffers)
-        record.extra = {"mixing": float(parameters[-1])}
-        return record
+    def take(self, decision: Decision, record: Record) -> None:
+        """Take the mixture."""
+        super().take(decision, record)
+        record.extra["mixing"] = decision.facts.get("weights", {}).get(LOCAL)

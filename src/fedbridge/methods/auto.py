@@ -118,7 +118,6 @@ class Auto(Method):
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.side = federation.host(lambda: self.target_side(federation, options))
         self.led = federation.initial
         self.chosen: Model | None = None
         self.evidence: Tensor | None = None
@@ -167,10 +166,8 @@ class Auto(Method):
         if TARGET not in present:
             record.notes.append("the target is missing: its model stays as it was")
             return record
-        decision = self.federation.decide(round, News(self.led.tensors(), {"work": work}))
-        if decision is None:
-            record.notes.append("the target did not answer: its model stays as it was")
-        else:
+        news = News(self.led.tensors(), {"work": work})
+        if (decision := self.ask_target(round, news, record)) is not None:
             self._take(decision, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
@@ -178,13 +175,15 @@ class Auto(Method):
     def memory(self) -> dict[str, Tensor]:
         """The led model, the evidence so far, and the target's side, if that is here."""
         kept = {} if self.evidence is None else {"evidence": self.evidence}
-        home = {f"home.{name}": value for name, value in self.side.memory().items()}
-        return {**kept, **self.led.tensors("led."), **home}
+        return {**kept, **self.led.tensors("led."), **super().memory()}
 
     def facts(self) -> dict[str, Any]:
         """Whether sources rest, whether a choice is known here, and the target's side."""
-        chosen = self.chosen is not None
-        return {"resting": self.resting, "chosen": chosen, "home": self.side.facts()}
+        return {
+            "resting": self.resting,
+            "chosen": self.chosen is not None,
+            **super().facts(),
+        }
 
     def remember(
         self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
@@ -193,10 +192,7 @@ class Auto(Method):
         self.led = State.of_tensors(memory, "led.")
         self.chosen = model if facts["chosen"] else None
         self.evidence, self.resting = memory.get("evidence"), bool(facts["resting"])
-        self.side.remember(
-            {k.removeprefix("home."): v for k, v in memory.items() if k.startswith("home.")},
-            facts["home"],
-        )
+        self.remember_side(memory, facts)
 
     def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:
         """Let the sources move the led model; the work of one of them, in rows."""
@@ -269,7 +265,6 @@ class Auto(Method):
         facts = decision.facts
         self.chosen = decision.state
         self.resting = self.resting or bool(facts.get("rest", False))
-        record.evaluation = decision.evaluation
         record.extra = {"choice": facts["choice"], "cv_loss": dict(facts["losses"])}
         told = {"errors": "cv_error", **{name: name for name in ("weights", "worth", "said")}}
         record.extra |= {key: facts[name] for name, key in told.items() if name in facts}

@@ -66,6 +66,7 @@ class Oracle(Method):
 
     options: ClassVar[tuple[str, ...]] = ("with_sources",)
     needs: ClassVar[tuple[Need, ...]] = (Need.TARGET_LABELS, Need.POOLED)
+    bound_by: ClassVar[str] = "it is a bound, with labels and rows that no federation has"
     models: ClassVar[tuple[str, ...]] = tuple(
         way + twin for way in WAYS for twin in ("", *(f"_{k}" for k in range(THIRDS)))
     )

@@ -312,6 +312,10 @@ class FADA(UnsupervisedMethod):
         "relative",
     )
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.FEATURES, Need.UNLABELLED)
+    bound_by: ClassVar[str] = (
+        "in every step a source needs features of the target's rows by its newest extractor, so "
+        "that the target would answer each batch of each source"
+    )
     remembers: ClassVar[tuple[str, ...]] = ("own",)
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:

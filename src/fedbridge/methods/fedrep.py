@@ -6,8 +6,9 @@ clients:
 
     h_i ← argmin f_i(φ, h),    φ ← Σ_i (n_i / n) [φ − η ∇_φ f_i(φ, h_i)] .
 
-The target's model is the shared body with the target's head. On a linear model the head is the
-whole of it: nothing is shared, and every client trains by itself.
+Over a network too: a client keeps its head from round to round (``Job.keeps``). The target's model
+is the shared body with the target's head, and stays with the target. On a linear model the head is
+the whole of it: nothing is shared, and every client trains by itself.
 
 Read beside copies of the authors' code and the one in omarfoq/knn-per: both train the head for 10
 epochs per epoch of the body, as here by default; ``head_epochs=1`` is the cheap version. Different
@@ -21,24 +22,21 @@ Federated Learning, ICML 2021.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from fedbridge.base.options import check_whole
-from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
+from fedbridge.federation.personal import BesideFedAvg
 from fedbridge.models import head_slices
-from fedbridge.training.job import TARGET, Job, Outcome
-from fedbridge.training.state import Slices, State, complement, entries, put
+from fedbridge.training.job import TARGET, Job
+from fedbridge.training.state import State, complement, put
+from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
-
+    from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
 
 HEAD_EPOCHS = 10
@@ -46,7 +44,23 @@ HEAD_PURPOSE = 200
 """Batches of the head's training come in another order than those of the body's."""
 
 
-class FedRep(Method):
+class FedRepSide(TargetSide):
+    """The target's head, on the body that all share."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.head = head_slices(federation.bench.model)
+
+    def decide(self, news: News) -> Decision:
+        """Put it on the new body."""
+        state, own = State.of_tensors(news.tensors), self.federation.kept.get(TARGET)
+        if own is not None:
+            state = replace(state, parameters=state.parameters.clone())
+            put(state.parameters, own, self.head)
+        return Decision(state, {})
+
+
+class FedRep(BesideFedAvg):
     """A shared body and a local head; every client trains its head first, ``head_epochs`` (10).
 
     That is how often the head goes through what the body goes through once (``epochs`` or
@@ -58,7 +72,7 @@ class FedRep(Method):
 
     options: ClassVar[tuple[str, ...]] = ("head_epochs",)
     needs: ClassVar[tuple[Need, ...]] = (Need.HEAD,)
-    remembers: ClassVar[tuple[str, ...]] = ("heads",)
+    plain_jobs: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
@@ -67,79 +81,50 @@ class FedRep(Method):
         )
         self.head = head_slices(federation.bench.model)
         self.body = complement(self.head, federation.blocks.total)
-        self.heads = self._everyone(federation.initial)
 
-    def room(self) -> tuple[int, int]:
-        """Every client starts from its own head."""
-        return self.federation.n_sources + 1, self.federation.n_sources + 1
+    @classmethod
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
+        """The target's head, with the target."""
+        return FedRepSide(federation)
 
     def begin(self, state: State) -> None:
         """All heads start alike; from now on they stay where they are."""
         super().begin(state)
         self.federation.stays = self.head
-        self.heads = self._everyone(state)
 
-    def run_round(self, round: int) -> Record:
-        """Heads, then bodies, then the mean of the bodies."""
-        federation, begun = self.federation, time.perf_counter()
+    def gather(self, round: int) -> Gathered:
+        """Heads, which clients keep, then bodies."""
+        federation = self.federation
         present, failures = federation.present(round)
-        record = Record(failures=failures)
-        if present:
-            starts = [self._state(client) for client in present]
-            heads, outcomes = self._phase(round, present, starts, self.head, record)
-            bodies = heads
-            if self.body:
-                bodies, outcomes = self._phase(round, present, heads, self.body, record)
-            changes = torch.stack(
-                [new.parameters - old.parameters for new, old in zip(bodies, heads, strict=True)]
-            )
-            federation.count_bytes(present, outcomes)
-            self._keep_heads(present, heads, record)
-            gathered = federation.sort(present, outcomes, changes, record.failures)
-            moved = federation.averaged(self.state, gathered)
-            put(moved.parameters, self.heads[TARGET], self.head)
-            self.state = moved
-        record.seconds_train = time.perf_counter() - begun
-        if TARGET not in present:
-            record.notes.append("the target is missing: its head stays as it was")
-        return record
+        jobs = [self.job(round, client) for client in present]
+        outcomes, rows = federation.do(jobs, [self.shared], round)
+        federation.count_bytes(present, outcomes)
+        failures |= federation.failures(round, present, outcomes)
+        return federation.sort(present, outcomes, rows, failures)
 
-    def _everyone(self, state: State) -> Tensor:
-        """(N+1, h) the same head for every client."""
-        return entries(state.parameters, self.head).repeat(self.federation.n_sources + 1, 1)
+    def news(self, before: State) -> News:
+        """The new body; what is in place of a head says nothing."""
+        return News(self.shared.tensors())
 
-    def _state(self, client: int) -> State:
-        """The shared body with a client's head."""
-        parameters = self.state.parameters.clone()
-        put(parameters, self.heads[client], self.head)
-        return State(parameters, self.state.buffers)
-
-    def _phase(
-        self, round: int, clients: list[int], states: list[State], moves: Slices, record: Record
-    ) -> tuple[list[State], list[Outcome]]:
-        """All clients train one part of their models; those that fail stay where they were."""
-        jobs = [
-            self._job(round, client, state, slot, moves)
-            for slot, (client, state) in enumerate(zip(clients, states, strict=True))
-        ]
-        after, outcomes = train_each(self.federation, jobs, states)
-        record.failures |= self.federation.failures(round, clients, outcomes)
-        return after, outcomes
-
-    def _job(self, round: int, client: int, state: State, slot: int, moves: Slices) -> Job:
-        plan = self.federation.plan(client, round)
-        if moves != self.head:
-            return self.federation.job(round, client, state, slot=slot, moves=moves)
-        plan = replace(
+    def job(self, round: int, client: int) -> Job:
+        """A client's head and, if there is one, the body after it."""
+        federation, shared = self.federation, self.shared
+        plan = federation.plan(client, round)
+        longer = replace(
             plan,
             epochs=self.head_epochs * plan.epochs,
             steps=None if plan.steps is None else self.head_epochs * plan.steps,
         )
-        return self.federation.job(
-            round, client, state, slot=slot, moves=moves, plan=plan, purpose=HEAD_PURPOSE
+        head = federation.job(
+            round,
+            client,
+            shared,
+            moves=self.head,
+            keeps=self.head,
+            plan=longer,
+            purpose=HEAD_PURPOSE,
         )
-
-    def _keep_heads(self, clients: list[int], states: list[State], record: Record) -> None:
-        for client, state in zip(clients, states, strict=True):
-            if self.federation.name_of(client) not in record.failures:
-                self.heads[client] = entries(state.parameters, self.head)
+        if not self.body:
+            return head
+        first = replace(head, keeps=())
+        return federation.job(round, client, shared, moves=self.body, keeps=self.head, first=first)

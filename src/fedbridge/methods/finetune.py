@@ -16,14 +16,15 @@ with ``ℓ`` taken at the temperature that suits the model best. The choice is m
 last choice is applied to the newest model. It costs the sources nothing beyond source-only, and
 every claim of a federated method has to face it.
 
-Longer trainings go on from shorter ones, each stage with a fresh optimiser.
+Longer trainings go on from shorter ones, each stage with a fresh optimiser. All of it happens where
+the labels are (``TargetSide``), from the models alone: nothing is remembered there.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -37,8 +38,10 @@ from fedbridge.methods.cross_validation import (
     labelled_rows,
     without,
 )
+from fedbridge.methods.refit import CHOICE, SourceLed
 from fedbridge.training.job import TARGET
 from fedbridge.training.state import State
+from fedbridge.training.target_side import Decision, News, TargetSide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation.federation import Federation
-    from fedbridge.training.state import Model
+    from fedbridge.federation.needs import Need
 
 OFFLINE_EPOCHS = 50
 
@@ -60,7 +63,9 @@ PARTS = (0.25, 0.5, 0.75, 1.0)
 STARTS = ("begin", "shared")
 CHOOSE_EVERY = 5
 PURPOSE = 300
-FAILED = "failed_trainings"
+FIRST = "first."
+"""How news call the model of the method's start."""
+FAILED = "trainings of the target failed: their models stayed as they were"
 
 
 class FinetuneOffline(Method):
@@ -115,7 +120,103 @@ class Choice:
         )
 
 
-class FinetuneCv(FinetuneOffline):
+def choices() -> list[Choice]:
+    """All that is tried: each start as it is, and what is made of it."""
+    untouched = [Choice(start, LR_FACTORS[0], EPOCHS[0], 0.0) for start in STARTS]
+    return untouched + [Choice(*each) for each in product(STARTS, LR_FACTORS, EPOCHS, PARTS)]
+
+
+class FinetuneSide(TargetSide):
+    """Fine-tunes at the target, as cross-validation on its labels says."""
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        self.federation = federation
+        self.rows = labelled_rows(federation)
+        self.folds = deal_folds(federation, options.get("folds", FOLDS))
+        self.failed = 0
+
+    def expects(self, initial: State, news: News) -> dict[str, Tensor]:
+        """A start, and where the target is to choose, the other one too."""
+        more = {} if CHOICE in news.facts else initial.tensors(FIRST)
+        return {**initial.tensors(), **more}
+
+    def decide(self, news: News) -> Decision:
+        """Choose if it is time to, then fine-tune as chosen."""
+        known, self.failed = choices(), 0
+        starts = dict.fromkeys(STARTS, State.of_tensors(news.tensors))
+        losses: dict[str, float] = {}
+        if CHOICE in news.facts:
+            choice = known[min(int(news.facts[CHOICE]), len(known) - 1)]
+        else:
+            starts["begin"] = State.of_tensors(news.tensors, FIRST)
+            choice = Choice("shared", LR_FACTORS[0], EPOCHS[0], 0.0)
+            if len(self.rows) > 1:
+                found = self.losses(starts)
+                choice = min(found, key=found.__getitem__)
+                losses = {str(choice): found[choice]}
+        start = end = starts[choice.start]
+        for stage in _stages(choice.epochs if choice.part > 0 else 0):
+            (end,) = self._train([end], choice.lr_factor, stage, [self.rows])
+        told: dict[str, Any] = {"choice": str(choice), "losses": losses}
+        if self.failed:
+            told["said"] = f"{self.failed} {FAILED}"
+        return Decision(interpolated(start, end, choice.part), told)
+
+    def losses(self, starts: Mapping[str, State]) -> dict[Choice, float]:
+        """Cross-validated loss of the whole grid."""
+        losses = {
+            choice: held_out_loss(
+                self.federation, [starts[choice.start]] * len(self.folds), self.folds
+            )
+            for choice in choices()[: len(STARTS)]
+        }
+        kept = [without(self.rows, fold) for fold in self.folds] * len(STARTS)
+        begun = [starts[name] for name in STARTS for _ in self.folds]
+        for factor in LR_FACTORS:
+            models = begun
+            for epochs, stage in zip(EPOCHS, _stages(EPOCHS[-1]), strict=True):
+                models = self._train(models, factor, stage, kept)
+                for index, name in enumerate(STARTS):
+                    own = slice(index * len(self.folds), (index + 1) * len(self.folds))
+                    for part in PARTS:
+                        tried = [
+                            interpolated(start, end, part)
+                            for start, end in zip(begun[own], models[own], strict=True)
+                        ]
+                        loss = held_out_loss(self.federation, tried, self.folds)
+                        losses[Choice(name, factor, epochs, part)] = loss
+        return losses
+
+    def _train(
+        self, starts: Sequence[State], lr_factor: float, epochs: int, rows: Sequence[Tensor]
+    ) -> list[State]:
+        """One stage of the target's training from each start; a start that fails is left as is."""
+        federation = self.federation
+        plan = federation.plan(TARGET, federation.round)
+        plan = replace(plan, lr=plan.lr * lr_factor, epochs=epochs, steps=None)
+        jobs = [
+            federation.job(
+                federation.round,
+                TARGET,
+                state,
+                slot=slot,
+                rows=own,
+                plan=plan,
+                purpose=PURPOSE + epochs,
+            )
+            for slot, (state, own) in enumerate(zip(starts, rows, strict=True))
+        ]
+        after, outcomes = train_each(federation, jobs, starts)
+        self.failed += sum(outcome.failure is not None for outcome in outcomes)
+        return after
+
+
+def _stages(epochs: int) -> list[int]:
+    """How many epochs each stage adds, up to so many in all."""
+    return [long - short for short, long in pairwise((0, *EPOCHS)) if long <= epochs]
+
+
+class FinetuneCv(SourceLed):
     """Fine-tuning with learning rate, length, start and interpolation by cross-validation.
 
     Options:
@@ -124,111 +225,45 @@ class FinetuneCv(FinetuneOffline):
     """
 
     options: ClassVar[tuple[str, ...]] = ("folds", "choose_every")
-    remembers: ClassVar[tuple[str, ...]] = ("shared", "first")
-    travels: ClassVar[bool] = False
+    needs: ClassVar[tuple[Need, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = (*SourceLed.remembers, "first")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        self.rows = labelled_rows(federation)
-        self.folds = deal_folds(federation, options.get("folds", FOLDS))
         self.choose_every = check_whole(
             "choose_every", options.get("choose_every", CHOOSE_EVERY), least=1
         )
         self.first = federation.initial
-        self.choice = Choice("shared", LR_FACTORS[0], EPOCHS[0], 0.0)
+
+    @classmethod
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
+        """The trainings, where the target's labels are."""
+        return FinetuneSide(federation, options)
+
+    @classmethod
+    def choices(cls) -> Sequence[str]:
+        """The whole grid."""
+        return [str(choice) for choice in choices()]
 
     def room(self) -> tuple[int, int]:
         """Sources train by themselves; then all folds of one learning rate at a time."""
-        trainings = len(STARTS) * len(self.folds)
-        return trainings, trainings
+        folds = check_whole("folds", self.given.get("folds", FOLDS), least=2)
+        return len(STARTS) * folds, len(STARTS) * folds
 
-    def adapt(self, round: int, record: Record) -> None:
-        """Choose if it is time to, then fine-tune as chosen."""
-        if len(self.rows) > 1 and (round - 1) % self.choose_every == 0:
-            losses = self._losses(round, record)
-            self.choice = min(losses, key=losses.__getitem__)
-            record.extra["held_out_loss"] = losses[self.choice]
-        record.extra["choice"] = str(self.choice)
-        start = self._start(self.choice.start)
-        end = start
-        for stage in self._stages(self.choice.epochs if self.choice.part > 0 else 0):
-            end = self._train(round, [end], self.choice.lr_factor, stage, [self.rows], record)[0]
-        self.state = interpolated(start, end, self.choice.part)
-        if FAILED in record.extra:
-            record.notes.append(
-                f"{record.extra[FAILED]} trainings of the target failed: their models stayed as "
-                f"they were"
-            )
+    def news(self, choice: int | None) -> News:
+        """Both starts to choose from, or the one that was chosen."""
+        if choice is None:
+            return News({**self.shared.tensors(), **self.first.tensors(FIRST)})
+        start = self.first if choices()[choice].start == "begin" else self.shared
+        return News(start.tensors(), {CHOICE: choice})
 
-    def facts(self) -> dict[str, Any]:
-        """The last choice."""
-        return {"choice": asdict(self.choice)}
-
-    def remember(
-        self, model: Model, memory: Mapping[str, Tensor], facts: Mapping[str, Any]
-    ) -> None:
-        """Take the choice up again."""
-        super().remember(model, memory, facts)
-        self.choice = Choice(**facts["choice"])
-
-    def _start(self, name: str) -> State:
-        return self.first if name == "begin" else self.shared
-
-    def _losses(self, round: int, record: Record) -> dict[Choice, float]:
-        """Cross-validated loss of the whole grid."""
-        untouched = {
-            Choice(name, LR_FACTORS[0], EPOCHS[0], 0.0): [self._start(name)] * len(self.folds)
-            for name in STARTS
-        }
-        losses = {
-            choice: held_out_loss(self.federation, models, self.folds)
-            for choice, models in untouched.items()
-        }
-        kept = [without(self.rows, fold) for fold in self.folds] * len(STARTS)
-        starts = [self._start(name) for name in STARTS for _ in self.folds]
-        for factor in LR_FACTORS:
-            models = starts
-            for epochs, stage in zip(EPOCHS, self._stages(EPOCHS[-1]), strict=True):
-                models = self._train(round, models, factor, stage, kept, record)
-                for index, name in enumerate(STARTS):
-                    own = slice(index * len(self.folds), (index + 1) * len(self.folds))
-                    for part in PARTS:
-                        tried = [
-                            interpolated(start, end, part)
-                            for start, end in zip(starts[own], models[own], strict=True)
-                        ]
-                        loss = held_out_loss(self.federation, tried, self.folds)
-                        losses[Choice(name, factor, epochs, part)] = loss
-        return losses
-
-    def _stages(self, epochs: int) -> list[int]:
-        """How many epochs each stage adds, up to so many in all."""
-        return [long - short for short, long in pairwise((0, *EPOCHS)) if long <= epochs]
-
-    def _train(
-        self,
-        round: int,
-        starts: Sequence[State],
-        lr_factor: float,
-        epochs: int,
-        rows: Sequence[Tensor],
-        record: Record,
-    ) -> list[State]:
-        """One stage of the target's training from each start; a start that fails is left as is."""
-        federation = self.federation
-        plan = federation.plan(TARGET, round)
-        plan = replace(plan, lr=plan.lr * lr_factor, epochs=epochs, steps=None)
-        jobs = [
-            federation.job(
-                round, TARGET, state, slot=slot, rows=own, plan=plan, purpose=PURPOSE + epochs
-            )
-            for slot, (state, own) in enumerate(zip(starts, rows, strict=True))
-        ]
-        after, outcomes = train_each(federation, jobs, starts)
-        failed = sum(outcome.failure is not None for outcome in outcomes)
-        if failed:
-            record.extra[FAILED] = record.extra.get(FAILED, 0) + failed
-        return after
+    def take(self, decision: Decision, record: Record) -> None:
+        """Take the model, and say what was chosen."""
+        super().take(decision, record)
+        if losses := record.extra.pop("cv_loss", {}):
+            (record.extra["held_out_loss"],) = losses.values()
+        if "said" in decision.facts:
+            record.notes.append(decision.facts["said"])
 
 
 def interpolated(start: State, end: State, part: float) -> State:

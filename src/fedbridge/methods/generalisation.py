@@ -56,6 +56,7 @@ class Generalisation(Method):
     """Training on the rows of all sources in one place, without the target."""
 
     needs: ClassVar[tuple[Need, ...]] = (Need.POOLED,)
+    bound_by: ClassVar[str] = "every step draws rows of several sites, which must lie in one place"
 
     @abstractmethod
     def objective(self, round: int, present: list[int]) -> Objective:

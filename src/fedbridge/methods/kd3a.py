@@ -237,6 +237,9 @@ class KD3A(UnsupervisedMethod):
         "labelled",
     )
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.UNLABELLED)
+    bound_by: ClassVar[str] = (
+        "its target learns from rows without labels, and a site brings none to a federation"
+    )
     remembers: ClassVar[tuple[str, ...]] = ("shares", "heads")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:

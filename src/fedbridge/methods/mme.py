@@ -150,6 +150,7 @@ class MME(Method):
     """
 
     options: ClassVar[tuple[str, ...]] = ("doubt",)
+    bound_by: ClassVar[str] = "every step draws rows of several sites, which must lie in one place"
     needs: ClassVar[tuple[Need, ...]] = (
         Need.CLASSES,
         Need.FEATURES,

@@ -100,7 +100,7 @@ class Offset(SourceLed):
     """
 
     options: ClassVar[tuple[str, ...]] = ("folds", "choose_every")
-    side: ClassVar[type[Refit]] = OffsetSide
+    refit: ClassVar[type[Refit]] = OffsetSide
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)

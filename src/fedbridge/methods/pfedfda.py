@@ -28,34 +28,38 @@ of its trained body in evaluation mode, where the code gathers them while it tra
 slip of adding 1e-4 to all entries of ``Σ̂`` is left out. A warm-up, if there is one, trains an
 ordinary head, which is then dropped. A linear model has no body: its features are the inputs.
 
-It does not run over a network: class means and covariances of features would have to leave the
-sources, and they are not on the list of what may.
+Class means and covariances of features leave the sites: over a network only from sites that have
+said so beforehand (``most-statistics``), and never beside differential privacy, which does not
+cover them.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.nn import functional
 
 from fedbridge.base.options import check_number
-from fedbridge.federation.method import Method, Record, train_each
 from fedbridge.federation.needs import Need
+from fedbridge.federation.personal import BesideFedAvg
 from fedbridge.methods.cross_validation import labelled_rows
 from fedbridge.models import HeadPlace, head_inputs
-from fedbridge.training.job import TARGET, Outcome, seed_of
+from fedbridge.training.job import TARGET, Job, Outcome, seed_of
+from fedbridge.training.objective import Ask, Supervised
 from fedbridge.training.state import State, complement
+from fedbridge.training.target_side import Decision, News, TargetSide
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from fedbridge.federation.evidence import Gathered
     from fedbridge.federation.federation import Federation
+    from fedbridge.federation.method import Record
 
     Statistics = tuple[Tensor, Tensor]
     Head = tuple[Tensor, Tensor]
@@ -65,6 +69,9 @@ FEW = 2
 """A class of so many rows or fewer keeps its global mean."""
 
 GRID = tuple(step / 20 for step in range(21))
+MEANS, COVARIANCE, OWN = "means", "covariance", "own"
+"""What statistics, and the weight of the target's own ones, are told as."""
+
 DRAWING, DEALING = 500, 501
 """Purposes of the seeds of the first means and of the folds."""
 
@@ -130,7 +137,78 @@ def best_beta(features: Tensor, labels: Tensor, known: Statistics, halves: Tenso
     return min(GRID, key=loss)
 
 
-class PFedFDA(Method):
+@dataclass(frozen=True)
+class UnderGaussianHead(Supervised):
+    """Training below the head of known statistics, and the client's own statistics after it.
+
+    Attributes:
+        means: (C, f) of the classes' features, as all know them.
+        covariance: (f, f) of the features.
+        seed: of the two folds by which the client chooses its ``β``.
+        round: whose draws of noise the features have, where that is drawn anew.
+    """
+
+    means: Tensor
+    covariance: Tensor
+    seed: int
+    round: int
+
+    def prepared(self, module: nn.Module, start: Tensor, labels: Tensor) -> Tensor:
+        """The start with the head of the known statistics and the client's class shares."""
+        place = HeadPlace.of(module)
+        head = gaussian_head((self.means, self.covariance), class_shares(labels, place.shape[0]))
+        return place.put(start, *(part.to(start.device) for part in head))
+
+    def reports(self) -> dict[str, Tensor]:
+        """Means and covariance."""
+        return {MEANS: self.means, COVARIANCE: self.covariance}
+
+    def report(self, labels: Tensor, ask: Ask) -> dict[str, Tensor]:
+        """The client's statistics, interpolated with the known ones."""
+        features = ask(head_inputs, round=self.round).double()
+        (means, covariance), _ = adapted(features, labels, (self.means, self.covariance), self.seed)
+        return {MEANS: means, COVARIANCE: covariance}
+
+
+def adapted(
+    features: Tensor, labels: Tensor, known: Statistics, seed: int, beta: float | None = None
+) -> tuple[Statistics, float]:
+    """Interpolated statistics of a client, and their ``β``: chosen unless given."""
+    if beta is None:
+        beta = best_beta(features, labels, known, _halves(labels, seed))
+    return interpolate(estimate(features, labels, known), known, beta), beta
+
+
+class GaussianSide(TargetSide):
+    """The target's head, interpolated on the features of the shared body."""
+
+    def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
+        self.federation = federation
+        beta = options.get("beta")
+        self.beta = None if beta is None else check_number("beta", beta, least=0, most=1)
+        self.place = HeadPlace.of(federation.bench.model)
+
+    def expects(self, initial: State, news: News) -> dict[str, Tensor]:
+        """The shared body and the statistics before and after the round's."""
+        means, covariance = first_statistics(self.federation, self.place)
+        return {**initial.tensors(), MEANS: means, COVARIANCE: covariance}
+
+    def decide(self, news: News) -> Decision:
+        """Put the head of the interpolated statistics on the body."""
+        federation, shared = self.federation, State.of_tensors(news.tensors)
+        rows, site = labelled_rows(federation), federation.task.target
+        labels = site.y[rows]
+        features = federation.predict(shared, site, head_inputs, rows).double()
+        seed = seed_of(federation.seed, federation.round, TARGET, DEALING)
+        known = (news.tensors[MEANS], news.tensors[COVARIANCE])
+        with one_thread():
+            statistics, beta = adapted(features, labels, known, seed, self.beta)
+            head = gaussian_head(statistics, class_shares(labels, self.place.shape[0]))
+        own = replace(shared, parameters=self.place.put(shared.parameters, *head))
+        return Decision(own, {"weights": {OWN: beta}})
+
+
+class PFedFDA(BesideFedAvg):
     """A shared body and a Gaussian head between the target's feature statistics and everyone's.
 
     Options:
@@ -140,130 +218,73 @@ class PFedFDA(Method):
 
     options: ClassVar[tuple[str, ...]] = ("beta",)
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.LINEAR_HEAD)
+    plain_jobs: ClassVar[bool] = False
     remembers: ClassVar[tuple[str, ...]] = ("shared", "means", "covariance")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
-        beta = options.get("beta")
-        self.beta = None if beta is None else check_number("beta", beta, least=0, most=1)
         self.place = HeadPlace.of(federation.bench.model)
         self.body = complement(self.place.slices, federation.blocks.total)
-        self.shared = federation.initial
-        chooser = torch.Generator().manual_seed(seed_of(federation.seed, 0, TARGET, DRAWING))
-        self.means = torch.rand(self.place.shape, generator=chooser, dtype=torch.float64)
-        self.covariance = torch.eye(self.place.shape[1], dtype=torch.float64)
+        self.means, self.covariance = first_statistics(federation, self.place)
 
-    def room(self) -> tuple[int, int]:
-        """Every client starts with its own class shares in its head."""
-        return self.federation.n_sources + 1, self.federation.n_sources + 1
+    @classmethod
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
+        """The target's head, with the target."""
+        return GaussianSide(federation, options)
 
     def begin(self, state: State) -> None:
         """Heads follow from statistics from now on."""
         super().begin(state)
         self.federation.stays = self.place.slices
 
-    def run_round(self, round: int) -> Record:
-        """Bodies, statistics, their means, and the target's own head."""
-        federation, begun = self.federation, time.perf_counter()
-        present, failures = federation.present(round)
-        record = Record(failures=failures)
-        starts = [self._headed(client, self._known) for client in present]
-        models, outcomes = self._train(round, present, starts)
-        record.failures |= federation.failures(round, present, outcomes)
-        self._count_bytes(present, outcomes)
-        there = [k for k, c in enumerate(present) if federation.name_of(c) not in record.failures]
-        trained_at = time.perf_counter()
-        record.seconds_train = trained_at - begun
-        if there:
-            self._average(round, [present[k] for k in there], [models[k] for k in there])
-        if TARGET not in present:
-            record.notes.append("the target is missing: its head stays as it was")
-        else:
-            self.state, record.extra["own_share"] = self._personal(round)
-        record.seconds_aggregate = time.perf_counter() - trained_at
-        return record
-
-    @property
-    def _known(self) -> Statistics:
-        return self.means, self.covariance
-
-    def _train(
-        self, round: int, clients: list[int], states: list[State]
-    ) -> tuple[list[State], list[Outcome]]:
-        """All clients train the body under a fixed head; a linear model has none to train."""
+    def gather(self, round: int) -> Gathered:
+        """Bodies under fixed heads, and statistics, of which the means are known from now on."""
         federation = self.federation
-        if not self.body:
-            counts = [len(self._labels(client)) for client in clients]
-            return states, [Outcome(count, buffers=self.shared.buffers) for count in counts]
-        jobs = [
-            federation.job(round, client, state, slot=slot, moves=self.body)
-            for slot, (client, state) in enumerate(zip(clients, states, strict=True))
-        ]
-        return train_each(federation, jobs, states)
+        present, failures = federation.present(round)
+        jobs = [self.job(round, client) for client in present]
+        outcomes, rows = federation.do(jobs, [self.shared], round)
+        self._count_bytes(present, outcomes)
+        failures |= federation.failures(round, present, outcomes)
+        gathered = federation.sort(present, outcomes, rows, failures)
+        told = [*filter(None, (gathered.target,)), *(outcome for _, outcome in gathered.sources)]
+        if told:
+            samples = torch.tensor([outcome.samples for outcome in told], dtype=torch.float64)
+            weights = samples / samples.sum()
+            self.means, self.covariance = (
+                torch.einsum("c,cij->ij", weights, torch.stack([each.told[name] for each in told]))
+                for name in (MEANS, COVARIANCE)
+            )
+        return gathered
 
-    def _average(self, round: int, clients: list[int], models: list[State]) -> None:
-        """Body and statistics become the means over these clients, by samples."""
-        federation, counts = self.federation, [len(self._labels(client)) for client in clients]
-        changes = torch.stack([model.parameters - self.shared.parameters for model in models])
-        told = [
-            Outcome(count, buffers=model.buffers)
-            for count, model in zip(counts, models, strict=True)
-        ]
-        gathered = federation.sort(clients, told, changes, {})
-        with one_thread():
-            adapted = [
-                self._adapted(round, client, model)[0]
-                for client, model in zip(clients, models, strict=True)
-            ]
-            weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
-            means, covariances = (torch.stack(each) for each in zip(*adapted, strict=True))
-            self.means = torch.einsum("c,cij->ij", weights, means)
-            self.covariance = torch.einsum("c,cij->ij", weights, covariances)
-        self.shared = federation.averaged(self.shared, gathered)
+    def job(self, round: int, client: int) -> Job:
+        """A client's training of the body under the head of the known statistics."""
+        federation = self.federation
+        seed = seed_of(federation.seed, round, client, DEALING)
+        objective = UnderGaussianHead(self.means, self.covariance, seed, round)
+        return federation.job(round, client, self.shared, moves=self.body, objective=objective)
 
-    def _personal(self, round: int) -> tuple[State, float]:
-        """The target's model: the shared body and the head of its interpolated statistics."""
-        with one_thread():
-            statistics, beta = self._adapted(round, TARGET, self.shared, self.beta)
-        return self._headed(TARGET, statistics), beta
+    def news(self, before: State) -> News:
+        """The shared body, whose head says nothing, and what is known of its features."""
+        known = {MEANS: self.means, COVARIANCE: self.covariance}
+        return News({**self.shared.tensors(), **known})
 
-    def _adapted(
-        self, round: int, client: int, model: State, beta: float | None = None
-    ) -> tuple[Statistics, float]:
-        """A client's interpolated statistics on the features of a model, and its ``β``."""
-        labels = self._labels(client)
-        features = self._features(client, model)
-        if beta is None:
-            seed = seed_of(self.federation.seed, round, client, DEALING)
-            beta = best_beta(features, labels, self._known, _halves(labels, seed))
-        return interpolate(estimate(features, labels, self._known), self._known, beta), beta
-
-    def _headed(self, client: int, statistics: Statistics) -> State:
-        """The shared body under the head of some statistics and a client's class shares."""
-        shares = class_shares(self._labels(client), self.place.shape[0])
-        with one_thread():
-            head = gaussian_head(statistics, shares)
-        return replace(self.shared, parameters=self.place.put(self.shared.parameters, *head))
-
-    def _rows(self, client: int) -> Tensor:
-        if client == TARGET:
-            return labelled_rows(self.federation)
-        return torch.arange(len(self.federation.bench.sites[client]))
-
-    def _labels(self, client: int) -> Tensor:
-        return self.federation.bench.sites[client].y[self._rows(client)]
-
-    def _features(self, client: int, model: State) -> Tensor:
-        site, rows = self.federation.bench.sites[client], self._rows(client)
-        return self.federation.predict(model, site, head_inputs)[rows].double()
+    def take(self, decision: Decision, record: Record) -> None:
+        """Take the target's model."""
+        super().take(decision, record)
+        record.extra["own_share"] = decision.facts.get("weights", {}).get(OWN)
 
     def _count_bytes(self, clients: list[int], outcomes: list[Outcome]) -> None:
         """Bodies, means and covariances go both ways."""
         federation = self.federation
         federation.count_bytes(clients, outcomes)
-        statistics = 4 * len(clients) * (self.means.numel() + self.covariance.numel())
-        federation.bytes_up += statistics
-        federation.bytes_down += statistics
+        federation.bytes_down += 4 * len(clients) * (self.means.numel() + self.covariance.numel())
+
+
+def first_statistics(federation: Federation, place: HeadPlace) -> Statistics:
+    """Means from U(0, 1) and the unit matrix, the same at every site."""
+    chooser = torch.Generator().manual_seed(seed_of(federation.seed, 0, TARGET, DRAWING))
+    means = torch.rand(place.shape, generator=chooser, dtype=torch.float64)
+    return means, torch.eye(place.shape[1], dtype=torch.float64)
 
 
 def _halves(labels: Tensor, seed: int) -> Tensor:

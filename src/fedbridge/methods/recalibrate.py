@@ -113,4 +113,4 @@ class Recalibrate(SourceLed):
     """
 
     options: ClassVar[tuple[str, ...]] = ("folds",)
-    side: ClassVar[type[Refit]] = RecalibrateSide
+    refit: ClassVar[type[Refit]] = RecalibrateSide

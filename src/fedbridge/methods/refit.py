@@ -37,7 +37,7 @@ from fedbridge.training.target_side import Decision, News, TargetSide
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fedbridge.federation.federation import Federation
 
@@ -94,53 +94,67 @@ class Refit(TargetSide):
 
 
 class SourceLed(Method):
-    """Source-only rounds; after each the target fits the last layer."""
+    """Source-only rounds; after each the target makes its model, usually by its last layer.
+
+    Attributes:
+        refit: how that is fitted.
+        choose_every: rounds from one choice to the next.
+    """
 
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.LINEAR_HEAD)
     remembers: ClassVar[tuple[str, ...]] = ("shared", "choice")
     travels: ClassVar[bool] = True
-    side: ClassVar[type[Refit]]
+    refit: ClassVar[type[Refit]]
     choose_every: int = 1
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
         super().__init__(federation, options)
         self.shared = federation.initial
         self.choice: int | None = None
-        federation.host(lambda: self.target_side(federation, options))
 
     @classmethod
-    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> Refit:
+    def target_side(cls, federation: Federation, options: Mapping[str, Any]) -> TargetSide:
         """The fits, where the target's labels are."""
-        return cls.side(federation, options)
+        return cls.refit(federation, options)
+
+    @classmethod
+    def choices(cls) -> Sequence[str]:
+        """What the target chooses among."""
+        return cls.refit.names
+
+    def news(self, choice: int | None) -> News:
+        """What the target must know to choose, or to do what it chose before."""
+        return News(self.shared.tensors(), {} if choice is None else {CHOICE: choice})
 
     def run_round(self, round: int) -> Record:
         """The sources' round, then the target's fit."""
-        federation, begun = self.federation, time.perf_counter()
-        self.shared, failures = federation.warm_up(round, self.shared)
+        begun = time.perf_counter()
+        self.shared, failures = self.federation.warm_up(round, self.shared)
         trained_at = time.perf_counter()
         record = Record(failures=failures, seconds_train=trained_at - begun)
-        if federation.drops_out(round, TARGET):
-            record.failures[federation.name_of(TARGET)] = "dropped out"
-            record.notes.append("the target is missing: its model stays as it was")
-            return record
-        kept = None if (round - 1) % self.choose_every == 0 else self.choice
-        news = News(self.shared.tensors(), {} if kept is None else {CHOICE: kept})
-        decision = federation.decide(round, news)
-        federation.count_bytes([TARGET], [Outcome(0)])
-        if decision is None:
-            record.notes.append("the target did not answer: its model stays as it was")
-        else:
-            self._take(decision, record)
+        self.adapt(round, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
 
-    def _take(self, decision: Decision, record: Record) -> None:
+    def adapt(self, round: int, record: Record) -> None:
+        """Let the target make its model of the shared one."""
+        federation = self.federation
+        if federation.drops_out(round, TARGET):
+            record.failures[federation.name_of(TARGET)] = "dropped out"
+            record.notes.append("the target is missing: its model stays as it was")
+            return
+        kept = None if (round - 1) % self.choose_every == 0 else self.choice
+        decision = self.ask_target(round, self.news(kept), record)
+        federation.count_bytes([TARGET], [Outcome(0)])
+        if decision is not None:
+            self.take(decision, record)
+
+    def take(self, decision: Decision, record: Record) -> None:
         """Take the fitted model; one that stays with the target leaves the sources' here."""
         own = decision.state
         self.state = own if isinstance(own, State) else self.shared
-        record.evaluation = decision.evaluation
-        choice = str(decision.facts["choice"])
-        self.choice = self.side.names.index(choice) if choice in self.side.names else None
+        choice, known = str(decision.facts["choice"]), self.choices()
+        self.choice = known.index(choice) if choice in known else None
         record.extra["choice"] = choice
         if decision.facts["losses"]:
             record.extra["cv_loss"] = dict(decision.facts["losses"])

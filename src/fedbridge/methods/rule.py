@@ -86,7 +86,7 @@ class RuleMethod(Method):
     def memory(self) -> dict[str, Tensor]:
         """The first round's mixture, for ``evidence="init"``, and the server's momentum."""
         kept = {} if self.kept is None else vars(self.kept)
-        memory = {f"{KEPT}{name}": value for name, value in kept.items()}
+        memory = {**super().memory(), **{f"{KEPT}{name}": v for name, v in kept.items()}}
         return memory if self.velocity is None else {**memory, VELOCITY: self.velocity}
 
     def remember(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbridge.core.blocks import load_buffers, load_parameter_vector
-from fedbridge.training.state import Model, State
+from fedbridge.training.neighbours import Memorising
+from fedbridge.training.state import Model, Recalled, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,12 +53,14 @@ class Blended(nn.Module):
 
 
 def module_of(model: nn.Module, state: Model) -> nn.Module:
-    """A state as a module: ``model`` itself with other values, or a blend of copies of it."""
+    """A state as a module: ``model`` itself with other values, with a store, or copies of it."""
     if isinstance(state, State):
         load_parameter_vector(model, state.parameters)
         if state.buffers:
             load_buffers(model, state.buffers)
         return model
+    if isinstance(state, Recalled):
+        return Memorising(module_of(model, state.state), state.store)
     sizes = None
     if state.linear is not None:
         sizes = (state.linear.shape[1] - 1, state.linear.shape[0])

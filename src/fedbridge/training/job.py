@@ -124,6 +124,11 @@ class Job:
         beside: other sites (by number) of whose rows the objective sees a batch in every step.
         anchor: slot of a second vector that the objective may look at.
         moves: slices (start, end) of the vector that may change; None for all of it.
+        first: what the client does before, and goes on from; without buffers of its own the job
+            goes on with those that this has left.
+        keeps: slices of the vector that are the client's own: it goes on from what it kept of them
+            in an earlier job, and nothing of their change is told.
+        own: what it kept of them; None for nothing yet.
     """
 
     client: int
@@ -138,6 +143,9 @@ class Job:
     beside: tuple[int, ...] = ()
     anchor: int | None = None
     moves: Slices | None = None
+    first: Job | None = None
+    keeps: Slices = ()
+    own: Tensor | None = None
 
     def steps(self, samples: int) -> int:
         """Steps that the job takes on so many samples (batches, for a probe)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.options import check_number
@@ -63,6 +63,13 @@ class StepContext:
     told: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Ask(Protocol):
+    """Asks the model as it is, in evaluation mode, about the client's rows."""
+
+    def __call__(self, answer: Callable[[nn.Module, Tensor], Tensor], *, round: int) -> Tensor:
+        """An answer of the model, such as its features, for all of them."""
+
+
 class Part(NamedTuple):
     """Slices of the parameter vector with an optimiser of their own.
 
@@ -102,6 +109,18 @@ class Objective(ABC):
     def steps(self, context: StepContext) -> Iterator[Step]:
         """The steps on one set of batches; a loss is made when the step before it is done."""
         yield Step(self(context))
+
+    def prepared(self, module: nn.Module, start: Tensor, labels: Tensor) -> Tensor:
+        """Where a client with these labels starts: usually where it is told to."""
+        return start
+
+    def reports(self) -> dict[str, Tensor]:
+        """Tensors of the names, types and shapes that ``report`` has; usually none."""
+        return {}
+
+    def report(self, labels: Tensor, ask: Ask) -> dict[str, Tensor]:
+        """What a client tells of its rows after its training."""
+        return {}
 
     def after_step(self, context: StepContext) -> None:  # noqa: B027 (most have nothing to do)
         """Put things right after the step, such as a parameter that must stay in an interval."""

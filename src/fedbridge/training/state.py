@@ -1,6 +1,7 @@
 """A model as the federation sees it: one flat vector of parameters, buffers apart; slices of it.
 
-What a target ends up with may be several such models whose outputs are added: a ``Blend``.
+What a target ends up with may be several such models whose outputs are added, a ``Blend``, or one
+beside a store of its rows, ``Recalled``.
 """
 
 from __future__ import annotations
@@ -69,13 +70,33 @@ class Blend:
         return named
 
 
-Model: TypeAlias = State | Blend
+@dataclass(frozen=True)
+class Recalled:
+    """A model beside a store of rows that vote (``neighbours``).
+
+    Attributes:
+        state: the model.
+        store: the store's tensors.
+    """
+
+    state: State
+    store: Mapping[str, Tensor]
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """Both as named tensors; ``model_of_tensors`` is the way back."""
+        stored = {f"{prefix}store.{name}": value for name, value in self.store.items()}
+        return {**self.state.tensors(prefix), **stored}
+
+
+Model: TypeAlias = State | Blend | Recalled
 
 
 def model_of_tensors(tensors: Mapping[str, Tensor], prefix: str = "") -> Model:
-    """The model or the blend among named tensors."""
+    """The model, the blend or the model with its store among named tensors."""
     if f"{prefix}scales" not in tensors:
-        return State.of_tensors(tensors, prefix)
+        state, start = State.of_tensors(tensors, prefix), f"{prefix}store."
+        store = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+        return Recalled(state, store) if store else state
     scales = tensors[f"{prefix}scales"]
     members = (State.of_tensors(tensors, f"{prefix}member-{k}.") for k in range(len(scales)))
     return Blend(tuple(members), scales, tensors.get(f"{prefix}linear"))
@@ -97,6 +118,12 @@ def overwrite(vector: Tensor, source: Tensor, slices: Slices) -> None:
 def entries(vector: Tensor, slices: Slices) -> Tensor:
     """What the vector holds in the slices, one after the other."""
     return torch.cat([vector[start:end] for start, end in slices])
+
+
+def clear(vector: Tensor, slices: Slices) -> None:
+    """Put zeros into the slices."""
+    for start, end in slices:
+        vector[start:end] = 0
 
 
 def put(vector: Tensor, values: Tensor, slices: Slices) -> None:

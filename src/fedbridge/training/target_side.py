@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.evaluation.metrics import Evaluation
-    from fedbridge.training.state import Model
+    from fedbridge.training.state import Model, State
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Decision:
 
     Attributes:
         state: its model; None if that stays with the target.
-        facts: its choice and what it stands on, plain values.
+        facts: its choice and what it stands on, plain values; of these ``losses``, ``errors`` and
+            ``weights`` are numbers by the names of candidates.
         evaluation: what the model is worth, if it was measured at once.
     """
 
@@ -52,6 +53,10 @@ class TargetSide:
     def decide(self, news: News) -> Decision:
         """Choose the target's model after a round."""
         raise NotImplementedError
+
+    def expects(self, initial: State, news: News) -> dict[str, Tensor]:
+        """Tensors of the names, types and shapes that news must have: usually one model."""
+        return initial.tensors()
 
     def memory(self) -> dict[str, Tensor]:
         """Tensors to remember from one decision to the next."""

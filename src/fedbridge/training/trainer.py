@@ -40,9 +40,10 @@ from fedbridge.evaluation.metrics import (
     weighted_cross_entropy,
 )
 from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, seed_of
+from fedbridge.training.neighbours import recalled
 from fedbridge.training.objective import Batch, Part, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
-from fedbridge.training.state import Blend, complement, overwrite
+from fedbridge.training.state import Blend, Recalled, State, complement, overwrite, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,18 +135,32 @@ class Workbench:
         """Do a job from its slot of ``starts`` and write its vector into ``result``."""
         begun = time.perf_counter()
         start = starts[job.slot].to(self.device)
+        if job.own is not None:
+            start = start.clone()
+            put(start, job.own.to(self.device), job.keeps)
         try:
+            before = None if job.first is None else self._change(job.first, start)
             with seeded(job.seed, self.device):
                 if job.kind == "probe":
                     outcome = self._probe(job, start, result)
                 else:
                     anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
-                    outcome = self._train(job, start, anchor, result)
+                    begin = start if before is None else start + before
+                    outcome = self._train(job, begin, anchor, result)
+            if before is not None:
+                result.add_(before.to(result.device))
         except LocalFailureError as failure:
             outcome = Outcome(self.samples(job), failure=str(failure))
         except Exception as error:  # a site's failure must not take the federation down
             outcome = Outcome(self.samples(job), failure=f"{type(error).__name__}: {error}")
         return replace(outcome, seconds=time.perf_counter() - begun)
+
+    def _change(self, job: Job, start: Tensor) -> Tensor:
+        """What a job changes; its buffers stay in the model."""
+        change = torch.empty_like(start)
+        with seeded(job.seed, self.device):
+            self._train(job, start, None, change)
+        return change
 
     def predict(
         self,
@@ -169,6 +184,9 @@ class Workbench:
                 inputs = self.inputs(site, round=round, rows=rows)
                 parts.append(inputs @ weight.T + bias)
             return torch.stack(parts).sum(0)
+        if isinstance(model, Recalled):
+            answer = answer or partial(recalled, store=model.store)
+            return self.predict(model.state, site, answer, round=round, rows=rows)
         self._load(model.parameters.to(self.device), model.buffers)
         self.model.eval()
         ask = self.model if answer is None else partial(answer, self.model)
@@ -202,6 +220,9 @@ class Workbench:
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
         plan, objective = job.plan, job.objective
+        site = self.sites[job.client]
+        labels = site.y if job.rows is None else site.y[job.rows]
+        start = objective.prepared(self.model, start, labels)
         self._load(start, job.buffers)
         self._train_mode()
         optimizers = self._optimizers(plan, objective.parts)
@@ -237,6 +258,9 @@ class Workbench:
             raise LocalFailureError(f"{SPOILT} (learning rate {plan.lr:g})")
         result.copy_(change)
         outcome = self._outcome(samples, steps, plan.lr, float(total) / steps, stream)
+        if objective.reports():
+            trained = State(self._flat.detach().clone(), dict(outcome.buffers))
+            told |= objective.report(labels, partial(self.predict, trained, site, rows=job.rows))
         return replace(outcome, told={name: value.cpu() for name, value in told.items()})
 
     def _train_mode(self) -> None:
