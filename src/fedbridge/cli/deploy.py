@@ -130,6 +130,7 @@ def _add_plan(parser: shared.Parser) -> None:
 def init_command(args: Namespace) -> int:
     """Write the folder and say what comes next."""
     from fedbridge.deploy.folders import Deployment, DeploymentPlan
+    from fedbridge.deploy.installing import own_wheel
     from fedbridge.deploy.writing import write_deployment
 
     folder = args.out.absolute()
@@ -141,7 +142,12 @@ def init_command(args: Namespace) -> int:
     written = write_deployment(plan, folder, args.days)
     said = "written" if written else "is there already, with the same settings; left alone"
     content = {"folder": str(folder), "written": written, "runbook": str(made.runbook)}
-    return _tell(args, content, [f"{folder}: {said}", f"what to do: {made.runbook}"])
+    lines = [f"{folder}: {said}", f"what to do: {made.runbook}"]
+    if written:
+        wheel = own_wheel()
+        content |= {"wheel": wheel.name, "sha256": wheel.sha256}
+        lines.append(f"each site installs {wheel.name}, SHA-256 {wheel.sha256}")
+    return _tell(args, content, lines)
 
 
 def change_command(args: Namespace) -> int:

@@ -23,6 +23,7 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     changed_settings,
 )
+from fedbridge.deploy.installing import write_installation
 from fedbridge.deploy.writing import run_config, runbook, start_here, write_site
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def _write_sites(
             yield f"{site.folder}: written, with keys of its own"
         elif site.settings_file.exists():
             change_site(site, plan.agreed(name))
+            write_installation(site.folder)
             write_atomically(site.start_here, start_here(plan, name, site.settings().port))
     for name in before.sites:
         if name not in plan.sites:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import packaged_text, storage_error, write_atomically
+from fedbridge.deploy.description import own_versions
 from fedbridge.deploy.folders import (
     LINK_NAME,
     NODE_PORT,
@@ -27,6 +28,7 @@ from fedbridge.deploy.folders import (
     SiteSettings,
     site_settings_text,
 )
+from fedbridge.deploy.installing import how_to_install, own_wheel, write_installation
 from fedbridge.deploy.running import (
     flower_config,
     register_command,
@@ -150,12 +152,13 @@ def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: floa
 
 
 def write_site(plan: DeploymentPlan, deployment: Deployment, name: str, port: int) -> None:
-    """The folder of a new site: settings, the authority's certificate, a pair of keys."""
+    """The folder of a new site: settings, what it installs, the authority, a pair of keys."""
     site = deployment.site(name)
     site.folder.mkdir(parents=True, mode=OWNER_ONLY)
     write_atomically(site.settings_file, site_settings_text(plan, name, port))
     write_atomically(site.start_here, start_here(plan, name, port))
     write_atomically(site.ca, deployment.certificates.ca.read_bytes())
+    write_installation(site.folder)
     pki.make_node_key(site.folder, pki.NODE)
 
 
@@ -203,6 +206,10 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
     start_link = shown([start_link_command(deployment, plan)], deployment)
     return packaged_text("fedbridge.deploy", "RUNBOOK.md").format(
         version=__version__,
+        python=own_versions()["python"],
+        wheel=own_wheel().name,
+        sha256=own_wheel().sha256,
+        first_site=quoted(deployment.site(plan.sites[0]).folder),
         sources=", ".join(plan.sources),
         target=plan.target,
         host=plan.host,
@@ -231,7 +238,7 @@ def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
     )
     command = f"{environment}\n{shlex.join(start_node_command(site, settings))}"
     return packaged_text("fedbridge.deploy", "START-HERE.md").format(
-        version=__version__,
+        install=how_to_install(),
         name=name,
         role=plan.role(name),
         label=plan.reading.label_column,
