@@ -28,6 +28,7 @@ DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
 OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "impute", "seed")
 """What a site agrees to, besides."""
+DEVICE = "device"
 OF_PLAN = ("sites", "target", "method", "model", "rounds")
 """What is the coordinator's alone to say."""
 STYLES: dict[FindingState, str] = {
@@ -272,8 +273,8 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     of_run, others = sort_options(args, (method,))
     network = {name: others.pop(name) for name in NETWORK if name in others}
     known = "the run, the method, the network or the target's data"
-    for option in PRIVACY:
-        if option in others:
+    for option in (*PRIVACY, DEVICE):
+        if option in (*others, *of_run):
             raise UnknownOptionError(
                 f"Expected options of {known}, but got {option!r}: each site writes it into its "
                 f"own site.toml."

@@ -53,6 +53,7 @@ from fedbridge.deploy.folders import (
     SiteSettings,
 )
 from fedbridge.deploy.running import is_registered, other_keys
+from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
@@ -170,6 +171,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield from looked_at("modes", lambda: _modes(site.folder))
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
+    yield from looked_at("device", lambda: _device(settings))
     yield from looked_at("privacy", lambda: _protected(settings))
     yield from looked_at("floors", lambda: _floors(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
@@ -191,6 +193,11 @@ def _valid_until(certificate: Certificate, whose: str) -> Finding:
 def _key_pair(site: SiteFolder) -> str:
     pki.check_node_key(site.key)
     return "private, and fits the public one"
+
+
+def _device(settings: SiteSettings) -> str:
+    check_device(settings.device)
+    return f"computes on {settings.device}"
 
 
 def _protected(settings: SiteSettings) -> list[Finding]:

@@ -19,6 +19,7 @@ from fedbridge.flower.floors import FLOORS, Floors, floors_in
 from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
 from fedbridge.flower.privacy import SETTINGS, LocalPrivacy, privacy_in
+from fedbridge.flower.site import CPU
 from fedbridge.flower.target_run import RUN
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class SiteSettings:
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
+        device: What it computes on, such as ``cuda``.
     """
 
     site: str
@@ -199,6 +201,7 @@ class SiteSettings:
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
+    device: str = CPU
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -212,7 +215,7 @@ class SiteSettings:
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),
-    *("columns", "categorical", "kind", "impute", "memory"),
+    *("columns", "categorical", "kind", "impute", "memory", "device"),
 )
 """What ``site.toml`` says in words; the first ones must be there."""
 
@@ -334,6 +337,7 @@ class SiteFolder:
                 budget=budget,
                 floors=floors_in(content),
                 curation=curation_in(content),
+                device=content.get("device", CPU),
             )
         except KeyError as error:
             raise DeploymentError(
@@ -438,6 +442,9 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
     own: dict[str, Mapping[str, object]] = {
+        "What this site computes on; no run can choose it. `deploy check` says if it is there.": {
+            "device": "cuda",
+        },
         "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
             "dp-clip": 1.0,
             "dp-noise": 1.0,
