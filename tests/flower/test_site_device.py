@@ -38,7 +38,9 @@ def test_the_coordinator_hears_why_and_the_run_goes_on_without_it(tmp_path):
     nodes[2] = Node("site 1", nodes[2].app, {**nodes[2].config, "device": "cpu"})
     strategy, _ = run_over_pretended_flower(
         *(blobs(), "fedavg", 1, tmp_path, PretendGrid(nodes)),
-        **{"model": "linear", "lr": 0.1, "batch_size": 8},
+        model="linear",
+        lr=0.1,
+        batch_size=8,
     )
     (line,) = strategy.result.history
     assert [*line["failures"]] == ["site 0"]

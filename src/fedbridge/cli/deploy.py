@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from fedbridge.data.site_arrays import ArrayReading
     from fedbridge.deploy.checking import FindingState, Report
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder
 
@@ -26,7 +27,8 @@ NOT_IN_ORDER = 2
 WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
-OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "impute", "seed")
+OF_TABLES = ("label_column", "columns", "categorical", "kind", "impute")
+OF_SITE = ("role", *OF_TABLES, "seed", "image_size", "grayscale")
 """What a site agrees to, besides."""
 DEVICE = "device"
 OF_PLAN = ("sites", "target", "method", "model", "rounds")
@@ -121,8 +123,15 @@ def _add_plan(parser: shared.Parser) -> None:
     parser.add_argument("--categorical", help="columns of numbers that are codes")
     parser.add_argument("--kind", help="classification or regression (default: by the labels)")
     parser.add_argument("--impute", help="columns that a site may lack, separated by commas")
+    parser.add_argument(
+        "--form", choices=("table", "images", "npz"), help="what each site has (default: table)"
+    )
+    parser.add_argument("--image-size", type=shared.natural, help="of all images (default: 32)")
+    parser.add_argument(
+        "--grayscale", action="store_const", const=True, help="images have one channel"
+    )
     parser.add_argument("--method", help="see `fedbridge methods` (default: auto)")
-    parser.add_argument("--model", help="the network (default: mlp)")
+    parser.add_argument("--model", help="the network (default: mlp; of images cnn)")
     parser.add_argument("--rounds", type=shared.natural, help="rounds (default: 20)")
     parser.add_argument("--seed", type=shared.natural, help="of split and run (default: 0)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
@@ -285,6 +294,9 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.sites is not None:
         given["sources"] = tuple(name.strip() for name in args.sites.split(","))
+    arrays = _arrays(args, None if before is None else before.arrays)
+    if before is None and arrays is not None and arrays.is_images:
+        given.setdefault("model", "cnn")
     reading = Reading() if before is None else before.reading
     columns = reading.columns if args.columns is None else column_names(args.columns) or None
     codes = reading.categorical if args.categorical is None else column_names(args.categorical)
@@ -297,9 +309,33 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
         **given,
         **others,
         "reading": Reading(label, columns, codes, kind, impute),
+        "arrays": arrays,
         "options": {**kept, **of_run},
         "network": {**old.get("network", {}), **network},
     }
+
+
+def _arrays(args: Namespace, before: ArrayReading | None) -> ArrayReading | None:
+    """How images or arrays are read, as the command line says; None for tables."""
+    from fedbridge.base.errors import OptionError
+    from fedbridge.data.site_arrays import ArrayReading
+
+    form: Any = args.form or ("table" if before is None else before.form)
+    given = {"image_size": args.image_size, "grayscale": args.grayscale}
+    given = {name: value for name, value in given.items() if value is not None}
+    foreign = [] if form == "images" else [*given]
+    if form != "table":
+        foreign += [name for name in OF_TABLES if getattr(args, name) is not None]
+    if foreign:
+        raise OptionError(
+            f"Expected options of data of the form {form}, but got "
+            f"--{foreign[0].replace('_', '-')}: leave it out, or say another --form."
+        )
+    if form == "table":
+        return None
+    if before is not None and before.form == form:
+        return replace(before, **given)
+    return ArrayReading(form, **given)
 
 
 def link_command(args: Namespace) -> int:
@@ -363,7 +399,7 @@ def run_command(args: Namespace) -> int:
         lines += [f"took no part: {name} ({reason})" for name, reason in absent.items()]
         lines += [
             f"the model is at {plan.target}, in the folder `run` of its site's folder; there:",
-            "  fedbridge predict run NEW.csv --out predictions.csv",
+            f"  fedbridge predict run {plan.new_data} --out predictions.csv",
         ]
         return _tell(args, content, lines)
     _tell(args, content, lines)

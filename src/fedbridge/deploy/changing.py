@@ -82,6 +82,11 @@ def change_deployment(deployment: Deployment, plan: DeploymentPlan) -> Changed:
             f"Expected the link to stay at {before.address}, which its certificate is for, but got "
             f"{plan.address}: make a new deployment with `fedbridge deploy init`."
         )
+    if (before.arrays and before.arrays.form) != (plan.arrays and plan.arrays.form):
+        raise DeploymentError(
+            "Expected data of the same form as before, but got another --form: make a new "
+            "deployment with `fedbridge deploy init`."
+        )
     changed = tuple(
         name for name in DeploymentPlan.__dataclass_fields__ if _differ(before, plan, name)
     )
@@ -91,7 +96,7 @@ def change_deployment(deployment: Deployment, plan: DeploymentPlan) -> Changed:
         *_write_sites(deployment, before, plan),
         *_put_aside(deployment, {*changed} - {*GOES_ON}),
     ]
-    if {"sources", "target", "reading"} & {*changed}:
+    if {"sources", "target", "reading", "arrays"} & {*changed}:
         deployment.schema.unlink(missing_ok=True)
     _write_app(deployment, before, plan)
     write_atomically(deployment.runbook, runbook(deployment, plan))

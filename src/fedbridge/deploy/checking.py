@@ -27,10 +27,11 @@ from fedbridge.base.errors import (
     NotANumberError,
     SeveralError,
 )
-from fedbridge.base.files import write_atomically
-from fedbridge.data.tables.load import load_csv_site
+from fedbridge.base.files import to_json, write_atomically
+from fedbridge.data.site_arrays import agree_arrays
 from fedbridge.data.tables.proposals import propose, propose_names
 from fedbridge.data.tables.schema import (
+    Schema,
     TableSummary,
     agree,
     kinds_of,
@@ -51,7 +52,9 @@ from fedbridge.deploy.folders import (
     DeploymentPlan,
     SiteFolder,
     SiteSettings,
+    what_it_is,
 )
+from fedbridge.deploy.loading import ARRAYS, reader
 from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
+    from fedbridge.data.site_arrays import ArraySummary
     from fedbridge.data.tables.proposals import Proposal
 
 FindingState = Literal["ok", "note", "warning", "problem"]
@@ -251,36 +255,45 @@ def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
 def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> list[Finding]:
     if not settings.data:
         raise DataError(
-            "Expected the path of this site's file, but `data` in site.toml is empty: fill it in."
+            "Expected the path of this site's data, but `data` in site.toml is empty: fill it in."
         )
-    csv = Path(settings.data)
-    if not csv.is_absolute():
+    path = Path(settings.data)
+    if not path.is_absolute():
         raise DataError(
-            f"Expected the whole path of this site's file, but `data` is {settings.data!r}: "
+            f"Expected the whole path of this site's data, but `data` is {settings.data!r}: "
             f"write it from the root on, since the node may run elsewhere."
         )
     try:
-        description, cautions = describe_site(settings, csv, counts=counts)
+        description, cautions = describe_site(settings, path, counts=counts)
     except FedbridgeError as error:
-        proposed = list(_proposed_here(settings, csv))
+        proposed = [] if settings.arrays is not None else list(_proposed_here(settings, path))
         if not proposed:
             raise
         return [
             *(Finding("data", "problem", text) for text in _told_once(several(error))),
             *proposed,
         ]
-    rehearse(settings, csv, description.summary)
+    rehearse(settings, path, description)
     write_atomically(site.description, description.to_json())
-    columns = description.summary.columns
-    said = f"{len(columns)} columns to learn from; read {site.description.name}, then send it"
+    columns, arrays = description.summary.columns, description.arrays
+    what = f"{len(columns)} columns to learn from" if arrays is None else _samples(arrays)
+    said = f"{what}; read {site.description.name}, then send it"
     empty = [repr(name) for name, column in columns.items() if column.kind is None]
     notes = cautions
     if empty:
         notes.append(f"no values in {', '.join(empty)}: not to be used if others have categories")
     return [
-        Finding("data", "ok", f"{csv.name}: {said} to the coordinator"),
+        Finding("data", "ok", f"{path.name}: {said} to the coordinator"),
         *(Finding("data", "note", text) for text in notes),
     ]
+
+
+def _samples(arrays: ArraySummary) -> str:
+    """What images or arrays are like, in words."""
+    kind = "images" if arrays.pixels else "samples"
+    names = arrays.class_names
+    predicted = "numbers to predict" if names is None else f"{len(names)} classes"
+    return f"{kind} of shape {arrays.shape}, {predicted}"
 
 
 def _proposed_here(settings: SiteSettings, csv: Path) -> Iterator[Finding]:
@@ -306,13 +319,24 @@ def _proposals(proposed: Sequence[Proposal], where: str = "") -> Iterator[Findin
         yield Finding("data" if where else f"{site}: site.toml", "note", said, lines)
 
 
-def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
+def rehearse(settings: SiteSettings, path: Path, description: Description) -> None:
     """Read the target's rows as a run will, as far as that is known without the other sites.
 
     A source that can be described can be read, unless others have categories where it has nothing.
     """
     if settings.role == "source":
         return
+    agreed = description.arrays or _own_schema(settings, description.summary)
+    every, split = replace(settings.split, n_target=None), settings.split
+    rows_of = reader(agreed, path, settings.curation)
+    read = partial(rows_of, settings.site, "target", settings.seed)
+    whole, site = read(split=every), read(split=split)
+    rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
+    settings.floors.check_split(len(site.train), rows)
+
+
+def _own_schema(settings: SiteSettings, summary: TableSummary) -> Schema:
+    """What the sites may agree on, as far as the target's own table tells."""
     reading = settings.reading
     none = [name for name, column in summary.columns.items() if column.kind is None]
     empty = [name for name in none if name not in reading.impute]
@@ -327,11 +351,7 @@ def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
     known = tuple(name for name in reading.impute if name in here)
     reading = replace(reading, columns=here, impute=known)
     schema, _ = agree({settings.site: summary.of(here)}, reading)
-    every, split = replace(settings.split, n_target=None), settings.split
-    read = partial(load_csv_site, csv, schema, settings.site, "target", settings.seed)
-    whole, site = read(every, settings.curation), read(split, settings.curation)
-    rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
-    settings.floors.check_split(len(site.train), rows)
+    return schema
 
 
 def _coordinator(deployment: Deployment) -> Iterator[Finding]:
@@ -427,6 +447,11 @@ def _told(deployment: Deployment, name: str, described: dict[str, Description]) 
             f"description.json.",
             site_command(other),
         )
+    if (found.arrays is None) != (plan.arrays is None):
+        raise DeploymentError(
+            f"Expected {what_it_is(plan)} at site {name!r}, as planned, but it has described other "
+            f"data: hand out its site.toml again."
+        )
     described[name] = found
     odd = differences(own_versions(), found.versions)
     if odd:
@@ -447,6 +472,9 @@ def _agreement(
             f"Expected a description of every site before they can agree, but those of "
             f"{', '.join(silent)} are missing or not in order."
         )
+    if plan.arrays is not None:
+        known = {name: own.arrays for name, own in sorted(described.items()) if own.arrays}
+        return _agreed_arrays(deployment, known)
     sites = {name: described[name].summary.of(plan.reading.columns) for name in sorted(described)}
     problems: list[FedbridgeError] = []
     try:
@@ -473,6 +501,14 @@ def _agreement(
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
         said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
         found = [Finding("agreement", "ok", said)]
+    return [*found, *(Finding("agreement", "note", note) for note in notes)]
+
+
+def _agreed_arrays(deployment: Deployment, sites: Mapping[str, ArraySummary]) -> list[Finding]:
+    """The same where sites have images or arrays."""
+    agreed, notes = agree_arrays(sites)
+    write_atomically(deployment.schema, to_json({ARRAYS: agreed.record()}, indent=2) + "\n")
+    found = [Finding("agreement", "ok", f"{_samples(agreed)}; written into the app")]
     return [*found, *(Finding("agreement", "note", note) for note in notes)]
 
 

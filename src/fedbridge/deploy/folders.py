@@ -12,6 +12,8 @@ import tomli_w
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
 from fedbridge.base.options import check_known, check_number, check_whole
+from fedbridge.data.images.folder import IMAGE_SIZE
+from fedbridge.data.site_arrays import WORDS, ArrayReading
 from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.curation import KEYS, PAIRS, UNCHANGED, Curation
 from fedbridge.data.tables.schema import Reading, column_names
@@ -53,6 +55,7 @@ class DeploymentPlan:
         host: The name or IP address by which the sites reach the coordinator.
         port: The port there.
         reading: How every site reads its table.
+        arrays: How every site reads its images or arrays, where its data are no table.
         method: What trains.
         rounds: How many rounds.
         seed: Decides the target's split and everything random in the run.
@@ -76,6 +79,7 @@ class DeploymentPlan:
     test_fraction: float = TEST_FRACTION
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
+    arrays: ArrayReading | None = None
 
     def __post_init__(self) -> None:
         NetworkOptions(**self.network)
@@ -120,15 +124,7 @@ class DeploymentPlan:
 
     def agreed(self, site: str) -> dict[str, str | int | float]:
         """What a site's ``site.toml`` says as the plan does; the rest is the site's own."""
-        reading = self.reading
-        agreed: dict[str, str | int | float] = {
-            "role": self.role(site),
-            "label-column": reading.label_column,
-            "columns": ",".join(reading.columns or ()),
-            "categorical": ",".join(reading.categorical),
-            "kind": reading.kind or "",
-            "impute": ",".join(reading.impute),
-        }
+        agreed: dict[str, str | int | float] = {"role": self.role(site), **self.read_as()}
         if site == self.target:
             agreed |= {
                 "seed": self.seed,
@@ -136,6 +132,24 @@ class DeploymentPlan:
                 "test-fraction": self.test_fraction,
             }
         return agreed
+
+    def read_as(self) -> dict[str, str | int | float]:
+        """How all sites read their data, by the names of ``site.toml``."""
+        reading = self.reading
+        if self.arrays is not None:
+            return arrays_config(self.arrays)
+        return {
+            "label-column": reading.label_column,
+            "columns": ",".join(reading.columns or ()),
+            "categorical": ",".join(reading.categorical),
+            "kind": reading.kind or "",
+            "impute": ",".join(reading.impute),
+        }
+
+    @property
+    def new_data(self) -> str:
+        """What a user may call the data to predict for."""
+        return NEW_DATA["table" if self.arrays is None else self.arrays.form]
 
     def to_json(self) -> str:
         """The plan as JSON text with a format version."""
@@ -149,12 +163,28 @@ class DeploymentPlan:
             if content.pop("format") != FORMAT:
                 raise ValueError("it has another format")
             sources, reading = tuple(map(str, content.pop("sources"))), content.pop("reading")
-            return cls(sources, **content, reading=reading_of(reading))
+            arrays = content.pop("arrays", None)
+            return cls(
+                sources,
+                **content,
+                reading=reading_of(reading),
+                arrays=None if arrays is None else ArrayReading(**arrays),
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DeploymentError(
                 f"Expected the plan that `fedbridge deploy init` wrote, but it cannot be used: "
                 f"{error}."
             ) from error
+
+
+NEW_DATA = {"table": "NEW.csv", "images": "NEW-IMAGES", "npz": "NEW.npz"}
+"""What a user may call the data to predict for, by their form."""
+
+
+def arrays_config(reading: ArrayReading) -> dict[str, str | int | float]:
+    """How images or arrays are read, by the names of ``site.toml``."""
+    size = {"image-size": reading.image_size, "grayscale": reading.grayscale}
+    return {"form": reading.form, **(size if reading.is_images else {})}
 
 
 def reading_of(record: Mapping[str, Any]) -> Reading:
@@ -176,7 +206,7 @@ class SiteSettings:
     Attributes:
         site: Its name.
         role: Source or target, as it agreed to.
-        data: Its CSV; empty until somebody fills it in.
+        data: Its file or folder; empty until somebody fills it in.
         link: Where the coordinator's link is.
         port: A free port of the site's own machine.
         reading: How its table is read.
@@ -187,6 +217,7 @@ class SiteSettings:
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
         device: What it computes on, such as ``cuda``.
+        arrays: How its images or arrays are read; None for a table.
     """
 
     site: str
@@ -202,6 +233,7 @@ class SiteSettings:
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
     device: str = CPU
+    arrays: ArrayReading | None = None
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -215,11 +247,11 @@ class SiteSettings:
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),
-    *("columns", "categorical", "kind", "impute", "memory", "device"),
+    *("columns", "categorical", "kind", "impute", "memory", "device", "form"),
 )
 """What ``site.toml`` says in words; the first ones must be there."""
 
-OTHERS = ("port", "seed", "n-target", "test-fraction")
+OTHERS = ("port", "seed", "n-target", "test-fraction", "image-size", "grayscale")
 """What it says in numbers, besides privacy and floors."""
 
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
@@ -253,6 +285,14 @@ def _leaves(value: object) -> Iterator[object]:
 def curation_in(content: Mapping[str, Any]) -> Curation:
     """How a site's own file becomes a table as agreed; no other site's need be like it."""
     return Curation.of({name: content[name] for name in OF_FILE if name in content}, "site.toml")
+
+
+def arrays_in(content: Mapping[str, Any]) -> ArrayReading | None:
+    """How a site's images or arrays are read; None if it has a table."""
+    if "form" not in content:
+        return None
+    size = int(content.get("image-size", IMAGE_SIZE))
+    return ArrayReading(content["form"], size, bool(content.get("grayscale", False)))
 
 
 def nested(flat: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
@@ -316,6 +356,7 @@ class SiteFolder:
             if content["role"] not in ("source", "target"):
                 raise ValueError(f"role is {content['role']!r}, neither source nor target")
             privacy, budget = privacy_in(content)
+            arrays = arrays_in(content)
             few = check_whole("n-target", content.get("n-target", 0), least=0)
             share = content.get("test-fraction", TEST_FRACTION)
             return SiteSettings(
@@ -324,7 +365,9 @@ class SiteFolder:
                 data=content["data"],
                 link=content["link"],
                 port=check_whole("port", content["port"], least=1, most=65535),
-                reading=Reading(
+                reading=Reading()
+                if arrays is not None
+                else Reading(
                     content["label-column"],
                     columns or None,
                     column_names(content.get("categorical", "")),
@@ -338,6 +381,7 @@ class SiteFolder:
                 floors=floors_in(content),
                 curation=curation_in(content),
                 device=content.get("device", CPU),
+                arrays=arrays,
             )
         except KeyError as error:
             raise DeploymentError(
@@ -418,27 +462,34 @@ keep-columns = "number"
 """
 
 
+HOW_READ = {
+    True: "the table is read, the same at all sites. Empty: all columns; as the labels tell.",
+    False: "the data are read, the same at all sites.",
+}
+
+
+def what_it_is(plan: DeploymentPlan) -> str:
+    """What a site's own data are, in words."""
+    if plan.arrays is None:
+        return "this site's own CSV or Parquet file"
+    return f"this site's own data, {WORDS[plan.arrays.form]}"
+
+
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
-    agreed = plan.agreed(site)
-    names = ("label-column", "columns", "categorical", "kind", "impute")
-    reading = {name: agreed[name] for name in names}
+    agreed, reading = plan.agreed(site), plan.read_as()
     split = {name: agreed[name] for name in agreed if name not in ("role", *reading)}
     lines: dict[str, Mapping[str, object]] = {
         f"The part of site {site} in this federation. Fill in `data`; the rest is agreed.": {
             "site": site,
             "role": agreed["role"],
         },
-        "The whole path of this site's own CSV or Parquet file, which is read here alone.": {
-            "data": ""
-        },
+        f"The whole path of {what_it_is(plan)}, which is read here alone.": {"data": ""},
         "Where the coordinator's link is, and a free port of this machine.": {
             "link": plan.address,
             "port": port,
         },
-        "How the table is read, the same at all sites. Empty: all columns; as the labels tell.": (
-            reading
-        ),
+        f"How {HOW_READ[plan.arrays is None]}": reading,
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
     own: dict[str, Mapping[str, object]] = {
@@ -452,7 +503,8 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
-    parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
+    if plan.arrays is None:
+        parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
     for comment, values in own.items():
         settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
         parts.append(f"# {comment}\n{settings}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
 
 OWN = ("out", "min_sites", "secure", "keys", "seed", "name", "norm_ratio", *NETWORK)
@@ -29,7 +30,7 @@ OWN = ("out", "min_sites", "secure", "keys", "seed", "name", "norm_ratio", *NETW
 
 def server_app(
     model: Callable[[], nn.Module] | None = None,
-    preprocessing: Callable[[], Preprocessing] | None = None,
+    preprocessing: Callable[[], Preprocessing | ImagePreprocessing | None] | None = None,
 ) -> ServerApp:
     """The coordinator.
 

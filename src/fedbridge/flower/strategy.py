@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import FederatedTask
 
@@ -82,7 +83,7 @@ class FedBridgeStrategy(Strategy):
         own_training: bool = False,
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | ImagePreprocessing | None = None,
         **options: Any,
     ) -> None:
         methods.check_travels(rule)
