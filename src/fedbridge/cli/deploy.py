@@ -31,7 +31,7 @@ OF_TABLES = ("label_column", "columns", "categorical", "kind", "impute")
 OF_SITE = ("role", *OF_TABLES, "seed", "image_size", "grayscale")
 """What a site agrees to, besides."""
 DEVICE = "device"
-OF_PLAN = ("sites", "target", "method", "model", "rounds")
+OF_PLAN = ("sites", "target", "method", "model", "rounds", "join", "leave")
 """What is the coordinator's alone to say."""
 STYLES: dict[FindingState, str] = {
     "ok": "green",
@@ -113,6 +113,9 @@ def _add_change(own: shared.Commands) -> None:
     parser.add_argument("--sites", help="the sources, all of them, separated by commas")
     parser.add_argument("--target", help="the site that adapts")
     parser.add_argument("--role", choices=("source", "target"), help="of a site, in its folder")
+    parser.add_argument("--join", help="new sources, while the run goes on")
+    parser.add_argument("--leave", help="sources that take no part any more; the run goes on")
+    parser.add_argument("--why", help="why they leave, for the history", default="no reason given")
     _add_plan(parser)
 
 
@@ -162,7 +165,7 @@ def init_command(args: Namespace) -> int:
 
 def change_command(args: Namespace) -> int:
     """Change a deployment's plan, or what a site has agreed to; say what follows."""
-    from fedbridge.deploy.changing import change_deployment
+    from fedbridge.deploy.changing import change_deployment, join_and_leave
     from fedbridge.deploy.folders import Deployment, SiteFolder
 
     folder = args.folder.absolute()
@@ -175,9 +178,16 @@ def change_command(args: Namespace) -> int:
             "Expected --role in a site's folder; which site is the target of a deployment is said "
             "with --target."
         )
+    join, leave = (_names(text) for text in (args.join, args.leave))
     plan = replace(before, **_planned(args, before))
+    if (join or leave) and plan != before:
+        raise FedbridgeError(
+            "Expected --join and --leave by themselves, since the run goes on with all else as it "
+            "is: make other changes before or after."
+        )
+    plan = join_and_leave(plan, join, leave, args.why)
     _check_plan(plan, deployment)
-    made = change_deployment(deployment, plan)
+    made = change_deployment(deployment, plan, goes_on=bool(join or leave))
     if not made.changed:
         return _tell(args, {"changed": []}, ["nothing to change: the plan says so already"])
     lines = [f"plan.json: changed {', '.join(made.changed)}", *made.done]
@@ -186,6 +196,10 @@ def change_command(args: Namespace) -> int:
         lines += [f"  {name}: {command}" for name, command in made.sites.items()]
     lines += ["then, here:", *(f"  {line}" for line in made.next)]
     return _tell(args, asdict(made), lines)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _change_site(args: Namespace, site: SiteFolder) -> int:

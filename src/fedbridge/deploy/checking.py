@@ -6,12 +6,9 @@ letters between sites takes days.
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import shlex
-import socket
-import ssl
 import stat
 from collections import Counter
 from contextlib import suppress
@@ -24,6 +21,7 @@ from fedbridge.base.errors import (
     DataError,
     EmptyColumnError,
     FedbridgeError,
+    NotAgreedError,
     NotANumberError,
     SeveralError,
 )
@@ -55,9 +53,11 @@ from fedbridge.deploy.folders import (
     what_it_is,
 )
 from fedbridge.deploy.loading import ARRAYS, reader
+from fedbridge.deploy.reaching import LinkAwayError, reach_link
 from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
+from fedbridge.flower.members import Members, read_members, write_members
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from fedbridge.data.tables.proposals import Proposal
 
 FindingState = Literal["ok", "note", "warning", "problem"]
-PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -362,7 +361,9 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
     yield from looked_at("modes", lambda: _modes(deployment.folder))
     yield from looked_at("certificates", lambda: _certificates(deployment, plan))
     described: dict[str, Description] = {}
-    for name in plan.sites:
+    for name, why in plan.left.items():
+        yield Finding(f"{name}: left", "note", f"has left for good: {why}")
+    for name in plan.present:
         yield from looked_at(f"{name}: key", partial(_public_key, deployment.site(name)))
         yield from looked_at(f"{name}: data", partial(_told, deployment, name, described))
     yield from looked_at("agreement", lambda: _agreement(deployment, plan, described))
@@ -466,16 +467,20 @@ def _agreement(
     deployment: Deployment, plan: DeploymentPlan, described: dict[str, Description]
 ) -> list[Finding]:
     """With every site's word, the schema; it goes into the app that all nodes receive."""
-    silent = [name for name in plan.sites if name not in described]
+    silent = [name for name in plan.present if name not in described]
     if silent:
         raise DataError(
             f"Expected a description of every site before they can agree, but those of "
             f"{', '.join(silent)} are missing or not in order."
         )
+    for name in plan.left:  # who still has a part in what was agreed on
+        with suppress(FedbridgeError):
+            _told(deployment, name, described)
+    order = _in_order(deployment, described)
     if plan.arrays is not None:
-        known = {name: own.arrays for name, own in sorted(described.items()) if own.arrays}
-        return _agreed_arrays(deployment, known)
-    sites = {name: described[name].summary.of(plan.reading.columns) for name in sorted(described)}
+        known = {name: own.arrays for name in order if (own := described[name]).arrays}
+        return _agreed_arrays(deployment, plan, known)
+    sites = {name: described[name].summary.of(plan.reading.columns) for name in order}
     problems: list[FedbridgeError] = []
     try:
         schema, notes = agree(sites, plan.reading)
@@ -497,17 +502,45 @@ def _agreement(
         found += _proposals(proposed)
         found += _way_out(deployment, plan, sites, proposed)
     else:
-        write_atomically(deployment.schema, schema.to_json())
+        _settle(deployment, plan, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
         said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
         found = [Finding("agreement", "ok", said)]
     return [*found, *(Finding("agreement", "note", note) for note in notes)]
 
 
-def _agreed_arrays(deployment: Deployment, sites: Mapping[str, ArraySummary]) -> list[Finding]:
+def _settle(deployment: Deployment, plan: DeploymentPlan, schema: str) -> None:
+    """Write down what the sites agreed on, and that they all belong to the federation.
+
+    A run that goes on has sent out what its members agreed on before: newcomers must fit that.
+    """
+    before = read_members(deployment.members)
+    new = [name for name in plan.sources if name not in before.sources]
+    if new and deployment.run.exists() and before.sources and deployment.schema.exists():
+        if deployment.schema.read_text(encoding="utf-8") != schema:
+            raise NotAgreedError(
+                f"Expected {', '.join(new)} to fit what the members of the run agreed on, but it "
+                f"brings other columns, categories or labels: let it map them in its site.toml "
+                f"(rename, recode, label-map), or begin a new run with `fedbridge deploy change "
+                f"--sites`."
+            )
+    else:
+        write_atomically(deployment.schema, schema)
+    write_members(deployment.members, Members(plan.sources, plan.left))
+
+
+def _in_order(deployment: Deployment, names: Iterable[str]) -> list[str]:
+    """Sites by name, but newcomers last: what was agreed on goes by who was there before."""
+    known = (*read_members(deployment.members).sources, deployment.plan().target)
+    return sorted(names, key=lambda name: (name not in known, name))
+
+
+def _agreed_arrays(
+    deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, ArraySummary]
+) -> list[Finding]:
     """The same where sites have images or arrays."""
     agreed, notes = agree_arrays(sites)
-    write_atomically(deployment.schema, to_json({ARRAYS: agreed.record()}, indent=2) + "\n")
+    _settle(deployment, plan, to_json({ARRAYS: agreed.record()}, indent=2) + "\n")
     found = [Finding("agreement", "ok", f"{_samples(agreed)}; written into the app")]
     return [*found, *(Finding("agreement", "note", note) for note in notes)]
 
@@ -575,58 +608,3 @@ def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
             state, said = "ok", "registered and online"
         found.append(Finding(f"{name}: node", state, said))
     return found
-
-
-class LinkError(FedbridgeError):
-    """The link cannot be reached, or is not the one that it should be."""
-
-
-class LinkAwayError(LinkError):
-    """Nothing answers where the link should be: it may not have been started yet."""
-
-
-def reach_link(address: str, ca: Path) -> None:
-    """Raise unless the link at ``host:port`` answers and its certificate is signed by ``ca``."""
-    host, port = split_address(address)
-    try:
-        context = ssl.create_default_context(cafile=str(ca))
-        line = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
-        try:
-            line.request("GET", "/health")
-            status = line.getresponse().status
-        finally:
-            line.close()
-    except ssl.SSLCertVerificationError as error:
-        raise LinkError(
-            f"Expected the link at {address} to have a certificate for {host} signed by "
-            f"{ca.name}, but {error.verify_message.rstrip('.')}: compare ca.crt with the "
-            f"coordinator's, or let the coordinator renew the certificate for this name."
-        ) from error
-    except ssl.SSLError as error:
-        raise LinkError(
-            f"Expected the link at {address} to speak TLS, but got: {error.reason or error}; is "
-            f"another program on this port, or is the link insecure?"
-        ) from error
-    except socket.gaierror as error:
-        raise LinkAwayError(
-            f"Expected to find the host {host!r}, but its name cannot be resolved: correct it, "
-            f"or use the IP address."
-        ) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise LinkAwayError(
-            f"Expected a link at {address}, but got: {error or type(error).__name__}; start it "
-            f"with `fedbridge deploy link`, and let firewalls pass this port."
-        ) from error
-    if status != http.HTTPStatus.OK:
-        raise LinkError(
-            f"Expected Flower's link at {address}, but its health page answered {status}: is "
-            f"another program on this port?"
-        )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise LinkError(f"Expected the link's address as host:port, but got {address!r}.")
-    return host.strip("[]"), int(port)

@@ -56,6 +56,7 @@ class DeploymentPlan:
         port: The port there.
         reading: How every site reads its table.
         arrays: How every site reads its images or arrays, where its data are no table.
+        left: Sources that have left for good while their run went on, and why.
         method: What trains.
         rounds: How many rounds.
         seed: Decides the target's split and everything random in the run.
@@ -80,6 +81,7 @@ class DeploymentPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
     arrays: ArrayReading | None = None
+    left: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         NetworkOptions(**self.network)
@@ -111,6 +113,11 @@ class DeploymentPlan:
     def sites(self) -> tuple[str, ...]:
         """All sites, the target last."""
         return (*self.sources, self.target)
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """All sites but those that have left for good."""
+        return tuple(name for name in self.sites if name not in self.left)
 
     @property
     def address(self) -> str:
@@ -409,6 +416,7 @@ class Deployment:
         flower_home: Where the coordinator's Flower keeps its files and finds the link.
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
+        members: Which sources belong to the federation, for a run that goes on.
         sites: The folders of all sites, with the public keys that a run believes.
     """
 
@@ -423,6 +431,7 @@ class Deployment:
         self.flower_home = self.coordinator / "flower"
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
+        self.members = self.coordinator / "members.json"
         self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
@@ -430,8 +439,8 @@ class Deployment:
         return SiteFolder(self.sites / name)
 
     def public_keys(self) -> dict[str, bytes]:
-        """By what every site of the plan is known."""
-        return {name: read_public_key(self.site(name).key.public) for name in self.plan().sites}
+        """By what every site of the plan that has not left is known."""
+        return {name: read_public_key(self.site(name).key.public) for name in self.plan().present}
 
     def plan(self) -> DeploymentPlan:
         """What this deployment is to be."""

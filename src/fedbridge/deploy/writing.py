@@ -105,6 +105,7 @@ def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
         "out": "",
         "secure": True,
         "keys": str(keys),
+        "members": "",
         **NetworkOptions(**plan.network).config(),
         "norm-ratio": "",
     }
