@@ -230,7 +230,7 @@ def test_a_proxy_that_cuts_idle_connections_is_got_over(tmp_path):
     with here.cluster() as cluster:
         cluster.start_link()
         direct = cluster.address
-        proxy = CountingProxy(direct, idle=1.0)
+        proxy = CountingProxy(direct, idle=2.5)
         cluster.address = proxy.address
         cluster.start_nodes()
         cluster.address = direct

@@ -49,8 +49,8 @@ def reach_link(address: str, ca: Path) -> None:
         line = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
         try:
             line.request("GET", "/health")
-            response = line.getresponse()
-            status, date = response.status, response.headers.get("Date", "")
+            with line.getresponse() as response:
+                status, date = response.status, response.headers.get("Date", "")
         finally:
             line.close()
     except ssl.SSLCertVerificationError as error:
