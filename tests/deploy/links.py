@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -15,13 +16,21 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def answering(certificates: Certificates | None, status: int = 200) -> Iterator[int]:
-    """The port of a server on this machine, with TLS unless there are no certificates."""
+def answering(
+    certificates: Certificates | None, status: int = 200, clock: float = 0.0
+) -> Iterator[int]:
+    """The port of a server on this machine, with TLS unless there are no certificates.
+
+    Its ``clock`` is so many seconds ahead.
+    """
 
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status if self.path == "/health" else 404)
             self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(time.time() + clock)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -139,6 +139,14 @@ class TestAtASite:
         with pytest.raises(DeploymentError, match=message):
             check(made.site("A").folder)
 
+    def test_a_site_computes_on_the_cpu_unless_it_says_otherwise(self, made):
+        assert said(made.site("A").folder, "device", "ok") == "computes on cpu"
+
+    def test_a_device_that_is_not_there_is_a_problem_in_one_sentence(self, made):
+        add_settings(made.site("A"), 'device = "toaster"')
+        text = said(made.site("A").folder, "device", "problem")
+        assert text.startswith("Expected a `device` that is there, such as 'cpu', but got 'toast")
+
     def test_floors_are_told_and_weaker_ones_are_a_warning(self, made):
         assert "least-batch 2" in said(made.site("A").folder, "floors", "ok")
         add_settings(made.site("A"), "least-batch = 1\nmost-rounds = 9")

@@ -58,6 +58,7 @@ def test_options_reach_the_plan(init, folder, capsys):
         ("--lrr 0.1", "Did you mean 'lr'"),
         ("--encoding int7", "int8"),
         ("--dp-clip 1", "its own site.toml"),
+        ("--device cuda", "its own site.toml"),
         ("--model nlp", "Did you mean 'mlp'"),
         ("--model my_networks:make", "built-in model"),
         ("--days 0", "more than 0"),

@@ -9,7 +9,7 @@ from fedbridge.data.load import load_task
 from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
-from fedbridge.deploy.loading import as_agreed, csv_sites
+from fedbridge.deploy.loading import as_agreed, own_rows
 from fedbridge.flower.messages import RequestError
 
 
@@ -40,7 +40,7 @@ def test_rows_are_those_of_the_task_on_one_machine(agreed, tmp_path):
     for name in agreed.plan().sites:
         patients(name).to_csv(folder / f"{name}.csv", index=False)
     task = load_task(folder, "T", 3, n_target=6)
-    load = csv_sites(agreed.schema)
+    load = own_rows(agreed.schema)
     for expected in (*task.sources, task.target):
         site = load(context(agreed, expected.name))
         assert site.train.x.equal(expected.x)
@@ -53,26 +53,26 @@ def test_rows_are_those_of_the_task_on_one_machine(agreed, tmp_path):
 )
 def test_a_run_cannot_make_the_target_use_a_few_rows_of_many(agreed, run):
     with pytest.raises(RequestError, match="at least 4 rows to train on, but got 2"):
-        csv_sites(agreed.schema)(context(agreed, "T", **{"n-target": 0, **run}))
+        own_rows(agreed.schema)(context(agreed, "T", **{"n-target": 0, **run}))
 
 
 def test_a_setting_that_there_is_not_is_refused_by_the_node_too(agreed):
     asked = context(agreed, "A")
     asked.node_config["privacy.clip"] = 1.0
     with pytest.raises(OptionError, match=r"no option 'privacy\.clip'"):
-        csv_sites(agreed.schema)(asked)
+        own_rows(agreed.schema)(asked)
 
 
 @pytest.mark.parametrize(("site", "target"), [("A", "A"), ("T", "A")])
 def test_a_run_that_changes_roles_is_refused(agreed, site, target):
     with pytest.raises(DeploymentError, match=f"the target of this run is {target!r}"):
-        csv_sites(agreed.schema)(context(agreed, site, target=target))
+        own_rows(agreed.schema)(context(agreed, site, target=target))
 
 
 def test_a_file_that_changed_since_is_refused(agreed):
     patients("A", sex="x").to_csv(agreed.site("A").folder / "patients.csv", index=False)
     with pytest.raises(DataError, match="agree again"):
-        csv_sites(agreed.schema)(context(agreed, "A"))
+        own_rows(agreed.schema)(context(agreed, "A"))
 
 
 def test_rows_of_any_site_are_treated_by_themselves_as_every_site_treats_its_own(agreed):
@@ -80,16 +80,16 @@ def test_rows_of_any_site_are_treated_by_themselves_as_every_site_treats_its_own
     saved = as_agreed(agreed.schema)().to_json()
     assert "age" in saved
     how = Preprocessing.from_json(saved)
-    expected = csv_sites(agreed.schema)(context(agreed, "A"))
+    expected = own_rows(agreed.schema)(context(agreed, "A"))
     with pytest.warns(UserWarning, match="standardised by these 40 rows"):
         assert how.apply(agreed.site("A").folder / "patients.csv").equal(expected.train.x)
 
 
 def test_a_site_spells_numbers_in_its_own_way(agreed):
-    plain = csv_sites(agreed.schema)(context(agreed, "A"))
+    plain = own_rows(agreed.schema)(context(agreed, "A"))
     file = agreed.site("A").folder / "patients.csv"
     table = patients("A")
     table.assign(age=table["age"].astype(float)).to_csv(file, index=False, sep=";", decimal=",")
     asked = context(agreed, "A")
     asked.node_config["decimal"] = ","
-    assert csv_sites(agreed.schema)(asked).train.x.equal(plain.train.x)
+    assert own_rows(agreed.schema)(asked).train.x.equal(plain.train.x)

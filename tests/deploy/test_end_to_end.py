@@ -16,12 +16,13 @@ import tomli_w
 from deploying import give_data, patients
 from flower.children import pids_of
 from messy import SETTINGS, agreed, as_spelled, write_messy
+from pictures import write_images
 from small import same_model
 
 import fedbridge as fb
 from fedbridge.cli.main import main
-from fedbridge.deploy.checking import LinkError, reach_link
 from fedbridge.deploy.folders import Deployment, SiteFolder
+from fedbridge.deploy.reaching import LinkError, reach_link
 from fedbridge.flower.programs import Control, SupervisedProcesses, free_ports
 from fedbridge.runs.folder import RunFolder
 from fedbridge.workflows.predict import load_model, predict
@@ -260,6 +261,80 @@ def test_a_deployment_from_its_folder_to_its_model(made, processes, tmp_path, ca
     processes.end("link", "node-A", "node-T", patience=30)
     assert pids_of(processes) == []
     assert "Traceback" not in (made.coordinator / "link.log").read_text()
+
+
+@pytest.mark.parametrize("form", ["images", "npz"])
+def test_sites_with_images_or_arrays_from_init_to_a_prediction(form, tmp_path, processes, capsys):
+    made, data = Deployment(tmp_path / "dep"), tmp_path / "data"
+    words = f"--sites A --target T --port {next(free_ports())} --rounds 1 --method fedda"
+    words += f" --lr 0.1 --batch-size 8 --model linear --form {form}"
+    options = {}
+    if form == "images":
+        words, options = f"{words} --image-size 8", {"image_size": 8}
+        write_images(data, ("A", "T"), ("cat", "dog"), 12)
+        new = data / "T" / "dog"
+    else:
+        data.mkdir()
+        for name in ("A", "T"):
+            y = np.arange(24) % 2
+            np.savez(data / f"{name}.npz", X=np.eye(3)[y] + ord(name) % 2, y=y)
+        new = data / "T.npz"
+    assert main(["deploy", "init", *words.split(), "--out", str(made.folder)]) == 0
+    for name, port in zip(made.plan().sites, free_ports(), strict=False):
+        site = made.site(name)
+        own = data / name if form == "images" else data / f"{name}.npz"
+        text = site.settings_file.read_text().replace('data = ""', f'data = "{own}"')
+        text = text.replace(f"port = {site.settings().port}", f"port = {port}")
+        site.settings_file.write_text(f'memory = "{site.folder / "memory"}"\n{text}')
+    ready(processes, made)
+    assert main(["deploy", "run", str(made.folder)]) == 0
+    task = fb.load_task(data, "T", **options)
+    local = fb.run(task, "fedda", 1, **OPTIONS)
+    assert same_model(load_model(made.site("T").run).model, local.model)
+    capsys.readouterr()
+    assert main(["predict", str(made.site("T").run), str(new), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    assert len(found) == (12 if form == "images" else 24)
+    assert len(predict(made.run, new).rows) == len(found)
+
+
+def own_port(site, port):
+    text = site.settings_file.read_text()
+    text = text.replace(f"port = {site.settings().port}", f"port = {port}")
+    site.settings_file.write_text(f'memory = "{site.folder / "memory"}"\n{text}')
+
+
+def rounds_of(made):
+    return RunFolder(made.run).history() if (made.run / "history.jsonl").exists() else []
+
+
+def test_a_source_joins_a_run_that_goes_on_and_another_leaves(made, processes):
+    folder = str(made.folder)
+    assert main(["deploy", "change", folder, "--rounds", "8"]) == 0
+    ready(processes, made)
+    start(processes, made, "run", "run", made.folder)
+    wait_until(lambda: rounds_of(made))
+    assert main(["deploy", "change", folder, "--join", "C"]) == 0
+    site = made.site("C")
+    own_port(site, next(free_ports()))
+    patients("C").to_csv(site.folder / "patients.csv", index=False)
+    text = site.settings_file.read_text()
+    data = f'data = "{site.folder / "patients.csv"}"'
+    site.settings_file.write_text(text.replace('data = ""', data))
+    assert main(["deploy", "check", str(site.folder)]) == 0
+    assert main(["deploy", "register", folder]) == 0
+    start(processes, made, "node-C", "node", site.folder)
+    wait_until(lambda: main(["deploy", "check", folder]) == 0)
+    wait_until(lambda: any("C joins" in str(line["notes"]) for line in rounds_of(made)))
+    assert main(["deploy", "change", folder, "--leave", "A", "--why", "a new contract"]) == 0
+    wait_until(lambda: (made.run / "summary.json").exists())
+    history = rounds_of(made)
+    assert [line["round"] for line in history] == [*range(1, 9)]
+    first = RunFolder(made.run).config()["joined"]["C"]
+    assert [line["beta"][1] is not None for line in history[first:]] == [True] * (8 - first)
+    last = history[-1]
+    assert last["failures"] == {"A": "has left for good: a new contract"}
+    assert [*RunFolder(made.site("T").run).config()["joined"]] == ["C"]
 
 
 def test_a_second_key_under_the_targets_name_is_refused_and_named(

@@ -16,7 +16,7 @@ from fedbridge.data.load import load_task
 from fedbridge.deploy import checking
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
-from fedbridge.deploy.loading import csv_sites
+from fedbridge.deploy.loading import own_rows
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def checking_reading(*impute):
 def test_rows_at_the_nodes_are_those_of_one_machine_with_clean_files(messy, tmp_path):
     task = load_task(write_agreed(tmp_path / "agreed"), TARGET, impute="chol")
     for expected in (*task.sources, task.target):
-        site = csv_sites(messy.schema)(node(messy, expected.name))
+        site = own_rows(messy.schema)(node(messy, expected.name))
         assert site.train.x.equal(expected.x), expected.name
         assert site.train.y.equal(expected.y)
     assert site.test.x.equal(task.test.x)
@@ -150,7 +150,7 @@ class TestImpute:
         assert command in commands
         assert main(command.split()[1:]) == 0
         assert check(made.folder).ok
-        target = csv_sites(made.schema)(node(made, "T"))
+        target = own_rows(made.schema)(node(made, "T"))
         assert target.train.x.shape[1] == 1 + 2 + (2 + 1) + (1 + 1)
         assert check(made.site("T").folder).ok, "its own check knows it, too"
 
@@ -174,7 +174,7 @@ class TestSettings:
         asked = node(messy, "B")
         asked.node_config["recode.grade.x.v.1"] = "other"
         with pytest.raises(ValueError, match="'other'"):
-            csv_sites(messy.schema)(asked)
+            own_rows(messy.schema)(asked)
 
     @pytest.mark.parametrize(
         ("line", "message"),
@@ -226,16 +226,16 @@ def test_a_parquet_file_is_as_good(made, tmp_path):
     for name in made.plan().sites:
         check(made.site(name).folder)
     check(made.folder)
-    expected = csv_sites(made.schema)(node(made, "A"))
+    expected = own_rows(made.schema)(node(made, "A"))
     patients("A").to_parquet(tmp_path / "A.parquet")
     file = made.site("A").settings_file
     file.write_text(file.read_text().replace("A.csv", "A.parquet"))
     assert check(made.site("A").folder).ok
-    assert csv_sites(made.schema)(node(made, "A")).train.x.equal(expected.train.x)
+    assert own_rows(made.schema)(node(made, "A")).train.x.equal(expected.train.x)
 
 
 def test_a_node_refuses_what_it_does_not_know(messy):
     asked = node(messy, "A")
     asked.node_config["renames.age"] = "x"
     with pytest.raises(OptionError, match=r"no option 'renames\.age'"):
-        csv_sites(messy.schema)(asked)
+        own_rows(messy.schema)(asked)

@@ -236,6 +236,25 @@ def test_a_resnet_of_four_sites_and_its_bytes(tmp_path):
 
 
 @long_test
+def test_a_proxy_that_cuts_idle_connections_is_got_over(tmp_path):
+    """Every site works for longer than the proxy lets its connection rest."""
+    here = rehearse(tmp_path, "fedda", 3, timeout=300)
+    with here.cluster() as cluster:
+        cluster.start_link()
+        direct = cluster.address
+        proxy = CountingProxy(direct, idle=2.5)
+        cluster.address = proxy.address
+        cluster.start_nodes()
+        cluster.address = direct
+        state = cluster.run_app(here.app())
+        assert state.status == "completed", state.details
+        proxy.close()
+    assert proxy.cuts > 0
+    assert [line["failures"] for line in here.run_folder.history()] == [{}, {}, {}]
+    assert same_model(here.result(kept=True).model, fb.run(here.task, "fedda", 3, workers=1).model)
+
+
+@long_test
 @needs("heart")
 def test_the_command_line_leaves_nothing_behind(tmp_path):
     from fedbridge.cli.main import main

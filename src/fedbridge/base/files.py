@@ -35,6 +35,8 @@ GIGABYTE = 10**9
 class StorageError(FedbridgeError):
     """A file could not be written (disk full, no permission); what was there before still is."""
 
+    in_words = "the disk is full, or a file could not be written"
+
 
 PRIVATE = 0o600
 
@@ -164,7 +166,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
 def storage_error(path: Path, error: OSError) -> StorageError:
     """An error that says what to do about it."""
     advice = (
-        "free some space and go on with --resume"
+        "free some space and go on (a run with --resume)"
         if error.errno in FULL
         else "check the folder and its permissions, or choose another with --out"
     )

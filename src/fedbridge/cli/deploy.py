@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from fedbridge.data.site_arrays import ArrayReading
     from fedbridge.deploy.checking import FindingState, Report
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder
 
@@ -26,9 +27,11 @@ NOT_IN_ORDER = 2
 WRITABLE_TO_OTHERS = 0o022
 DEFAULT_FOLDER = Path("deployment")
 OF_DATA = ("n_target", "test_fraction")
-OF_SITE = ("role", "label_column", "columns", "categorical", "kind", "impute", "seed")
+OF_TABLES = ("label_column", "columns", "categorical", "kind", "impute")
+OF_SITE = ("role", *OF_TABLES, "seed", "image_size", "grayscale")
 """What a site agrees to, besides."""
-OF_PLAN = ("sites", "target", "method", "model", "rounds")
+DEVICE = "device"
+OF_PLAN = ("sites", "target", "method", "model", "rounds", "join", "leave")
 """What is the coordinator's alone to say."""
 STYLES: dict[FindingState, str] = {
     "ok": "green",
@@ -110,6 +113,9 @@ def _add_change(own: shared.Commands) -> None:
     parser.add_argument("--sites", help="the sources, all of them, separated by commas")
     parser.add_argument("--target", help="the site that adapts")
     parser.add_argument("--role", choices=("source", "target"), help="of a site, in its folder")
+    parser.add_argument("--join", help="new sources, while the run goes on")
+    parser.add_argument("--leave", help="sources that take no part any more; the run goes on")
+    parser.add_argument("--why", help="why they leave, for the history", default="no reason given")
     _add_plan(parser)
 
 
@@ -120,8 +126,15 @@ def _add_plan(parser: shared.Parser) -> None:
     parser.add_argument("--categorical", help="columns of numbers that are codes")
     parser.add_argument("--kind", help="classification or regression (default: by the labels)")
     parser.add_argument("--impute", help="columns that a site may lack, separated by commas")
+    parser.add_argument(
+        "--form", choices=("table", "images", "npz"), help="what each site has (default: table)"
+    )
+    parser.add_argument("--image-size", type=shared.natural, help="of all images (default: 32)")
+    parser.add_argument(
+        "--grayscale", action="store_const", const=True, help="images have one channel"
+    )
     parser.add_argument("--method", help="see `fedbridge methods` (default: auto)")
-    parser.add_argument("--model", help="the network (default: mlp)")
+    parser.add_argument("--model", help="the network (default: mlp; of images cnn)")
     parser.add_argument("--rounds", type=shared.natural, help="rounds (default: 20)")
     parser.add_argument("--seed", type=shared.natural, help="of split and run (default: 0)")
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
@@ -130,6 +143,7 @@ def _add_plan(parser: shared.Parser) -> None:
 def init_command(args: Namespace) -> int:
     """Write the folder and say what comes next."""
     from fedbridge.deploy.folders import Deployment, DeploymentPlan
+    from fedbridge.deploy.installing import own_wheel
     from fedbridge.deploy.writing import write_deployment
 
     folder = args.out.absolute()
@@ -141,12 +155,17 @@ def init_command(args: Namespace) -> int:
     written = write_deployment(plan, folder, args.days)
     said = "written" if written else "is there already, with the same settings; left alone"
     content = {"folder": str(folder), "written": written, "runbook": str(made.runbook)}
-    return _tell(args, content, [f"{folder}: {said}", f"what to do: {made.runbook}"])
+    lines = [f"{folder}: {said}", f"what to do: {made.runbook}"]
+    if written:
+        wheel = own_wheel()
+        content |= {"wheel": wheel.name, "sha256": wheel.sha256}
+        lines.append(f"each site installs {wheel.name}, SHA-256 {wheel.sha256}")
+    return _tell(args, content, lines)
 
 
 def change_command(args: Namespace) -> int:
     """Change a deployment's plan, or what a site has agreed to; say what follows."""
-    from fedbridge.deploy.changing import change_deployment
+    from fedbridge.deploy.changing import change_deployment, join_and_leave
     from fedbridge.deploy.folders import Deployment, SiteFolder
 
     folder = args.folder.absolute()
@@ -159,9 +178,16 @@ def change_command(args: Namespace) -> int:
             "Expected --role in a site's folder; which site is the target of a deployment is said "
             "with --target."
         )
+    join, leave = (_names(text) for text in (args.join, args.leave))
     plan = replace(before, **_planned(args, before))
+    if (join or leave) and plan != before:
+        raise FedbridgeError(
+            "Expected --join and --leave by themselves, since the run goes on with all else as it "
+            "is: make other changes before or after."
+        )
+    plan = join_and_leave(plan, join, leave, args.why)
     _check_plan(plan, deployment)
-    made = change_deployment(deployment, plan)
+    made = change_deployment(deployment, plan, goes_on=bool(join or leave))
     if not made.changed:
         return _tell(args, {"changed": []}, ["nothing to change: the plan says so already"])
     lines = [f"plan.json: changed {', '.join(made.changed)}", *made.done]
@@ -170,6 +196,10 @@ def change_command(args: Namespace) -> int:
         lines += [f"  {name}: {command}" for name, command in made.sites.items()]
     lines += ["then, here:", *(f"  {line}" for line in made.next)]
     return _tell(args, asdict(made), lines)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _change_site(args: Namespace, site: SiteFolder) -> int:
@@ -266,8 +296,8 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     of_run, others = sort_options(args, (method,))
     network = {name: others.pop(name) for name in NETWORK if name in others}
     known = "the run, the method, the network or the target's data"
-    for option in PRIVACY:
-        if option in others:
+    for option in (*PRIVACY, DEVICE):
+        if option in (*others, *of_run):
             raise UnknownOptionError(
                 f"Expected options of {known}, but got {option!r}: each site writes it into its "
                 f"own site.toml."
@@ -278,6 +308,9 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.sites is not None:
         given["sources"] = tuple(name.strip() for name in args.sites.split(","))
+    arrays = _arrays(args, None if before is None else before.arrays)
+    if before is None and arrays is not None and arrays.is_images:
+        given.setdefault("model", "cnn")
     reading = Reading() if before is None else before.reading
     columns = reading.columns if args.columns is None else column_names(args.columns) or None
     codes = reading.categorical if args.categorical is None else column_names(args.categorical)
@@ -290,9 +323,33 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
         **given,
         **others,
         "reading": Reading(label, columns, codes, kind, impute),
+        "arrays": arrays,
         "options": {**kept, **of_run},
         "network": {**old.get("network", {}), **network},
     }
+
+
+def _arrays(args: Namespace, before: ArrayReading | None) -> ArrayReading | None:
+    """How images or arrays are read, as the command line says; None for tables."""
+    from fedbridge.base.errors import OptionError
+    from fedbridge.data.site_arrays import ArrayReading
+
+    form: Any = args.form or ("table" if before is None else before.form)
+    given = {"image_size": args.image_size, "grayscale": args.grayscale}
+    given = {name: value for name, value in given.items() if value is not None}
+    foreign = [] if form == "images" else [*given]
+    if form != "table":
+        foreign += [name for name in OF_TABLES if getattr(args, name) is not None]
+    if foreign:
+        raise OptionError(
+            f"Expected options of data of the form {form}, but got "
+            f"--{foreign[0].replace('_', '-')}: leave it out, or say another --form."
+        )
+    if form == "table":
+        return None
+    if before is not None and before.form == form:
+        return replace(before, **given)
+    return ArrayReading(form, **given)
 
 
 def link_command(args: Namespace) -> int:
@@ -356,7 +413,7 @@ def run_command(args: Namespace) -> int:
         lines += [f"took no part: {name} ({reason})" for name, reason in absent.items()]
         lines += [
             f"the model is at {plan.target}, in the folder `run` of its site's folder; there:",
-            "  fedbridge predict run NEW.csv --out predictions.csv",
+            f"  fedbridge predict run {plan.new_data} --out predictions.csv",
         ]
         return _tell(args, content, lines)
     _tell(args, content, lines)

@@ -207,16 +207,16 @@ def assemble(
     test = test if test is not None else select(target, split.test)
     loose, loose_ids = _unlabelled_rows(target, split, unlabelled)
     pool = select(target, split.training)
-    sites = tuple(_site(source, rows) for source, rows in sources.items())
+    sites = tuple(as_site(source, rows) for source, rows in sources.items())
     labelled = select(target, split.labelled)
     return FederatedTask(
         name=name,
         sources=sites,
-        target=_site(target_name, labelled, target_prepare),
-        test=_site(f"{target_name} (test)", test, target_prepare),
+        target=as_site(target_name, labelled, target_prepare),
+        test=as_site(f"{target_name} (test)", test, target_prepare),
         n_classes=None if class_names is None else len(class_names),
         unlabelled=loose,
-        target_pool=_site(target_name, pool, target_prepare) if len(split.unlabelled) else None,
+        target_pool=as_site(target_name, pool, target_prepare) if len(split.unlabelled) else None,
         class_names=class_names,
         model=model,
         defaults=dict(defaults or {}),
@@ -287,7 +287,8 @@ def _unlabelled_rows(
     return (x, ids) if ids else (None, [])
 
 
-def _site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:
+def as_site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:
+    """Rows as a site; of bytes of images, models get 255ths."""
     if prepare is None and rows.x.dtype == torch.uint8:
         prepare = PixelsToUnit()
     return Site(name, rows.x, rows.y, prepare)

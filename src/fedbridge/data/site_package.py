@@ -13,9 +13,9 @@ from safetensors.torch import save
 
 from fedbridge.base.errors import DataError
 from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
+from fedbridge.data.images.preprocessing import read_preprocessing
 from fedbridge.data.preparing import prepare_from_record, prepare_to_record
 from fedbridge.data.rows import whole
-from fedbridge.data.tables.preprocessing import Preprocessing
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.models.weights import stored_tensors
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.tables.preprocessing import Preprocessing
 
 FORMAT = "1"
 Role = Literal["source", "target"]
@@ -49,7 +52,7 @@ class LocalSite:
     test: Site | None
     n_classes: int | None
     class_names: tuple[str, ...] | None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
     positive: int = 1
 
     def __post_init__(self) -> None:
@@ -62,7 +65,6 @@ class LocalSite:
 
 def sites_of(task: FederatedTask) -> list[LocalSite]:
     """Every site's part of a task, the target first."""
-    known = task.preprocessing if isinstance(task.preprocessing, Preprocessing) else None
     target = LocalSite(
         task.target.name,
         "target",
@@ -70,7 +72,7 @@ def sites_of(task: FederatedTask) -> list[LocalSite]:
         task.test,
         task.n_classes,
         task.class_names,
-        known,
+        task.preprocessing,
         task.positive,
     )
     sources = [
@@ -142,6 +144,6 @@ def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
         None if header["test"] is None else part("test"),
         header["n_classes"],
         None if names is None else tuple(names),
-        None if treated is None else Preprocessing.from_json(treated),
+        None if treated is None else read_preprocessing(treated),
         header.get("positive", 1),
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from fedbridge.base.errors import OptionError
 from fedbridge.base.files import write_atomically
 from fedbridge.deploy.folders import (
     NODE_PORT,
@@ -23,10 +24,12 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     changed_settings,
 )
+from fedbridge.deploy.installing import write_installation
 from fedbridge.deploy.writing import run_config, runbook, start_here, write_site
+from fedbridge.flower.members import read_members, write_members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     Values = Mapping[str, str | int | float]
@@ -73,13 +76,57 @@ def change_site(site: SiteFolder, values: Values) -> list[str]:
     return list(other)
 
 
-def change_deployment(deployment: Deployment, plan: DeploymentPlan) -> Changed:
-    """Make a deployment one of this plan, with its certificates and keys as they are."""
+def join_and_leave(
+    plan: DeploymentPlan, join: Sequence[str], leave: Sequence[str], why: str
+) -> DeploymentPlan:
+    """A plan with more sources at the end, and without some; its run can go on.
+
+    Who comes back after it had left has its old place again.
+    """
+    strangers = [name for name in leave if name not in plan.sources or name in plan.left]
+    if strangers:
+        raise OptionError(
+            f"Expected a source of this deployment to leave, but got {strangers[0]!r}: it has "
+            f"{', '.join(name for name in plan.present if name != plan.target)}."
+        )
+    known = [name for name in join if name in plan.present]
+    if known:
+        raise OptionError(f"Expected somebody new to join, but {known[0]!r} is there already.")
+    if join and isinstance(plan.options.get("beta"), list):
+        raise OptionError(
+            "Expected one `beta` for all where sources join, but this plan has one for each: begin "
+            "a new run with --sites and --beta."
+        )
+    left = {name: said for name, said in plan.left.items() if name not in join}
+    left |= dict.fromkeys(leave, why)
+    if {*plan.sources} <= {*left} - {*join}:
+        raise OptionError("Expected at least one source to stay, but all of them would have left.")
+    new = tuple(name for name in join if name not in plan.sources)
+    return replace(plan, sources=(*plan.sources, *new), left=left)
+
+
+def change_deployment(
+    deployment: Deployment, plan: DeploymentPlan, *, goes_on: bool = False
+) -> Changed:
+    """Make a deployment one of this plan, with its certificates and keys as they are.
+
+    With ``goes_on`` only members join or leave, and the run that is there goes on; otherwise who
+    has left is no part of the next run.
+    """
     before = deployment.plan()
+    if not goes_on and _begins_anew(before, plan):
+        staying = tuple(name for name in plan.sources if name not in plan.left)
+        plan = replace(plan, sources=staying, left={})
+        deployment.members.unlink(missing_ok=True)
     if (before.host, before.port) != (plan.host, plan.port):
         raise DeploymentError(
             f"Expected the link to stay at {before.address}, which its certificate is for, but got "
             f"{plan.address}: make a new deployment with `fedbridge deploy init`."
+        )
+    if (before.arrays and before.arrays.form) != (plan.arrays and plan.arrays.form):
+        raise DeploymentError(
+            "Expected data of the same form as before, but got another --form: make a new "
+            "deployment with `fedbridge deploy init`."
         )
     changed = tuple(
         name for name in DeploymentPlan.__dataclass_fields__ if _differ(before, plan, name)
@@ -88,9 +135,13 @@ def change_deployment(deployment: Deployment, plan: DeploymentPlan) -> Changed:
         return Changed()
     done = [
         *_write_sites(deployment, before, plan),
-        *_put_aside(deployment, {*changed} - {*GOES_ON}),
+        *([] if goes_on else _put_aside(deployment, {*changed} - {*GOES_ON})),
     ]
-    if {"sources", "target", "reading"} & {*changed}:
+    if goes_on:
+        members = read_members(deployment.members)
+        if members.sources:
+            write_members(deployment.members, replace(members, left=plan.left))
+    elif {"sources", "target", "reading", "arrays"} & {*changed}:
         deployment.schema.unlink(missing_ok=True)
     _write_app(deployment, before, plan)
     write_atomically(deployment.runbook, runbook(deployment, plan))
@@ -100,8 +151,13 @@ def change_deployment(deployment: Deployment, plan: DeploymentPlan) -> Changed:
         for name in before.sites
         if name in plan.sites and (values := _to_agree(before, plan, name))
     }
-    new = [name for name in plan.sites if name not in before.sites]
+    new = [name for name in plan.present if name not in before.present]
     return Changed(changed, tuple(done), asked, tuple(_next(deployment, new, asked)))
+
+
+def _begins_anew(before: DeploymentPlan, plan: DeploymentPlan) -> bool:
+    names = {*DeploymentPlan.__dataclass_fields__} - {*GOES_ON}
+    return any(_differ(before, plan, name) for name in names)
 
 
 def _differ(one: DeploymentPlan, other: DeploymentPlan, name: str) -> bool:
@@ -135,9 +191,10 @@ def _write_sites(
             yield f"{site.folder}: written, with keys of its own"
         elif site.settings_file.exists():
             change_site(site, plan.agreed(name))
+            write_installation(site.folder)
             write_atomically(site.start_here, start_here(plan, name, site.settings().port))
-    for name in before.sites:
-        if name not in plan.sites:
+    for name in before.present:
+        if name not in plan.present:
             yield f"{deployment.site(name).folder}: left alone; the site takes no part any more"
 
 

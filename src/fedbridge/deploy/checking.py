@@ -6,12 +6,9 @@ letters between sites takes days.
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import shlex
-import socket
-import ssl
 import stat
 from collections import Counter
 from contextlib import suppress
@@ -24,13 +21,15 @@ from fedbridge.base.errors import (
     DataError,
     EmptyColumnError,
     FedbridgeError,
+    NotAgreedError,
     NotANumberError,
     SeveralError,
 )
-from fedbridge.base.files import write_atomically
-from fedbridge.data.tables.load import load_csv_site
+from fedbridge.base.files import to_json, write_atomically
+from fedbridge.data.site_arrays import agree_arrays
 from fedbridge.data.tables.proposals import propose, propose_names
 from fedbridge.data.tables.schema import (
+    Schema,
     TableSummary,
     agree,
     kinds_of,
@@ -51,9 +50,14 @@ from fedbridge.deploy.folders import (
     DeploymentPlan,
     SiteFolder,
     SiteSettings,
+    what_it_is,
 )
+from fedbridge.deploy.loading import ARRAYS, reader
+from fedbridge.deploy.reaching import LinkAwayError, reach_link
 from fedbridge.deploy.running import is_registered, other_keys
+from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
+from fedbridge.flower.members import Members, read_members, write_members
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
 
@@ -62,10 +66,10 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
+    from fedbridge.data.site_arrays import ArraySummary
     from fedbridge.data.tables.proposals import Proposal
 
 FindingState = Literal["ok", "note", "warning", "problem"]
-PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,7 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield from looked_at("modes", lambda: _modes(site.folder))
     yield from looked_at("certificates", lambda: _authority(site.ca))
     yield from looked_at("node key", lambda: _key_pair(site))
+    yield from looked_at("device", lambda: _device(settings))
     yield from looked_at("privacy", lambda: _protected(settings))
     yield from looked_at("floors", lambda: _floors(settings))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
@@ -191,6 +196,11 @@ def _valid_until(certificate: Certificate, whose: str) -> Finding:
 def _key_pair(site: SiteFolder) -> str:
     pki.check_node_key(site.key)
     return "private, and fits the public one"
+
+
+def _device(settings: SiteSettings) -> str:
+    check_device(settings.device)
+    return f"computes on {settings.device}"
 
 
 def _protected(settings: SiteSettings) -> list[Finding]:
@@ -244,36 +254,45 @@ def _link_of(settings: SiteSettings, site: SiteFolder) -> list[Finding]:
 def _described(site: SiteFolder, settings: SiteSettings, *, counts: bool) -> list[Finding]:
     if not settings.data:
         raise DataError(
-            "Expected the path of this site's file, but `data` in site.toml is empty: fill it in."
+            "Expected the path of this site's data, but `data` in site.toml is empty: fill it in."
         )
-    csv = Path(settings.data)
-    if not csv.is_absolute():
+    path = Path(settings.data)
+    if not path.is_absolute():
         raise DataError(
-            f"Expected the whole path of this site's file, but `data` is {settings.data!r}: "
+            f"Expected the whole path of this site's data, but `data` is {settings.data!r}: "
             f"write it from the root on, since the node may run elsewhere."
         )
     try:
-        description, cautions = describe_site(settings, csv, counts=counts)
+        description, cautions = describe_site(settings, path, counts=counts)
     except FedbridgeError as error:
-        proposed = list(_proposed_here(settings, csv))
+        proposed = [] if settings.arrays is not None else list(_proposed_here(settings, path))
         if not proposed:
             raise
         return [
             *(Finding("data", "problem", text) for text in _told_once(several(error))),
             *proposed,
         ]
-    rehearse(settings, csv, description.summary)
+    rehearse(settings, path, description)
     write_atomically(site.description, description.to_json())
-    columns = description.summary.columns
-    said = f"{len(columns)} columns to learn from; read {site.description.name}, then send it"
+    columns, arrays = description.summary.columns, description.arrays
+    what = f"{len(columns)} columns to learn from" if arrays is None else _samples(arrays)
+    said = f"{what}; read {site.description.name}, then send it"
     empty = [repr(name) for name, column in columns.items() if column.kind is None]
     notes = cautions
     if empty:
         notes.append(f"no values in {', '.join(empty)}: not to be used if others have categories")
     return [
-        Finding("data", "ok", f"{csv.name}: {said} to the coordinator"),
+        Finding("data", "ok", f"{path.name}: {said} to the coordinator"),
         *(Finding("data", "note", text) for text in notes),
     ]
+
+
+def _samples(arrays: ArraySummary) -> str:
+    """What images or arrays are like, in words."""
+    kind = "images" if arrays.pixels else "samples"
+    names = arrays.class_names
+    predicted = "numbers to predict" if names is None else f"{len(names)} classes"
+    return f"{kind} of shape {arrays.shape}, {predicted}"
 
 
 def _proposed_here(settings: SiteSettings, csv: Path) -> Iterator[Finding]:
@@ -299,13 +318,24 @@ def _proposals(proposed: Sequence[Proposal], where: str = "") -> Iterator[Findin
         yield Finding("data" if where else f"{site}: site.toml", "note", said, lines)
 
 
-def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
+def rehearse(settings: SiteSettings, path: Path, description: Description) -> None:
     """Read the target's rows as a run will, as far as that is known without the other sites.
 
     A source that can be described can be read, unless others have categories where it has nothing.
     """
     if settings.role == "source":
         return
+    agreed = description.arrays or _own_schema(settings, description.summary)
+    every, split = replace(settings.split, n_target=None), settings.split
+    rows_of = reader(agreed, path, settings.curation)
+    read = partial(rows_of, settings.site, "target", settings.seed)
+    whole, site = read(split=every), read(split=split)
+    rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
+    settings.floors.check_split(len(site.train), rows)
+
+
+def _own_schema(settings: SiteSettings, summary: TableSummary) -> Schema:
+    """What the sites may agree on, as far as the target's own table tells."""
     reading = settings.reading
     none = [name for name, column in summary.columns.items() if column.kind is None]
     empty = [name for name in none if name not in reading.impute]
@@ -320,11 +350,7 @@ def rehearse(settings: SiteSettings, csv: Path, summary: TableSummary) -> None:
     known = tuple(name for name in reading.impute if name in here)
     reading = replace(reading, columns=here, impute=known)
     schema, _ = agree({settings.site: summary.of(here)}, reading)
-    every, split = replace(settings.split, n_target=None), settings.split
-    read = partial(load_csv_site, csv, schema, settings.site, "target", settings.seed)
-    whole, site = read(every, settings.curation), read(split, settings.curation)
-    rows = len(whole.train) + (0 if whole.test is None else len(whole.test))
-    settings.floors.check_split(len(site.train), rows)
+    return schema
 
 
 def _coordinator(deployment: Deployment) -> Iterator[Finding]:
@@ -335,7 +361,9 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
     yield from looked_at("modes", lambda: _modes(deployment.folder))
     yield from looked_at("certificates", lambda: _certificates(deployment, plan))
     described: dict[str, Description] = {}
-    for name in plan.sites:
+    for name, why in plan.left.items():
+        yield Finding(f"{name}: left", "note", f"has left for good: {why}")
+    for name in plan.present:
         yield from looked_at(f"{name}: key", partial(_public_key, deployment.site(name)))
         yield from looked_at(f"{name}: data", partial(_told, deployment, name, described))
     yield from looked_at("agreement", lambda: _agreement(deployment, plan, described))
@@ -420,6 +448,11 @@ def _told(deployment: Deployment, name: str, described: dict[str, Description]) 
             f"description.json.",
             site_command(other),
         )
+    if (found.arrays is None) != (plan.arrays is None):
+        raise DeploymentError(
+            f"Expected {what_it_is(plan)} at site {name!r}, as planned, but it has described other "
+            f"data: hand out its site.toml again."
+        )
     described[name] = found
     odd = differences(own_versions(), found.versions)
     if odd:
@@ -434,13 +467,20 @@ def _agreement(
     deployment: Deployment, plan: DeploymentPlan, described: dict[str, Description]
 ) -> list[Finding]:
     """With every site's word, the schema; it goes into the app that all nodes receive."""
-    silent = [name for name in plan.sites if name not in described]
+    silent = [name for name in plan.present if name not in described]
     if silent:
         raise DataError(
             f"Expected a description of every site before they can agree, but those of "
             f"{', '.join(silent)} are missing or not in order."
         )
-    sites = {name: described[name].summary.of(plan.reading.columns) for name in sorted(described)}
+    for name in plan.left:  # who still has a part in what was agreed on
+        with suppress(FedbridgeError):
+            _told(deployment, name, described)
+    order = _in_order(deployment, described)
+    if plan.arrays is not None:
+        known = {name: own.arrays for name in order if (own := described[name]).arrays}
+        return _agreed_arrays(deployment, plan, known)
+    sites = {name: described[name].summary.of(plan.reading.columns) for name in order}
     problems: list[FedbridgeError] = []
     try:
         schema, notes = agree(sites, plan.reading)
@@ -462,10 +502,46 @@ def _agreement(
         found += _proposals(proposed)
         found += _way_out(deployment, plan, sites, proposed)
     else:
-        write_atomically(deployment.schema, schema.to_json())
+        _settle(deployment, plan, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
         said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
         found = [Finding("agreement", "ok", said)]
+    return [*found, *(Finding("agreement", "note", note) for note in notes)]
+
+
+def _settle(deployment: Deployment, plan: DeploymentPlan, schema: str) -> None:
+    """Write down what the sites agreed on, and that they all belong to the federation.
+
+    A run that goes on has sent out what its members agreed on before: newcomers must fit that.
+    """
+    before = read_members(deployment.members)
+    new = [name for name in plan.sources if name not in before.sources]
+    if new and deployment.run.exists() and before.sources and deployment.schema.exists():
+        if deployment.schema.read_text(encoding="utf-8") != schema:
+            raise NotAgreedError(
+                f"Expected {', '.join(new)} to fit what the members of the run agreed on, but it "
+                f"brings other columns, categories or labels: let it map them in its site.toml "
+                f"(rename, recode, label-map), or begin a new run with `fedbridge deploy change "
+                f"--sites`."
+            )
+    else:
+        write_atomically(deployment.schema, schema)
+    write_members(deployment.members, Members(plan.sources, plan.left))
+
+
+def _in_order(deployment: Deployment, names: Iterable[str]) -> list[str]:
+    """Sites by name, but newcomers last: what was agreed on goes by who was there before."""
+    known = (*read_members(deployment.members).sources, deployment.plan().target)
+    return sorted(names, key=lambda name: (name not in known, name))
+
+
+def _agreed_arrays(
+    deployment: Deployment, plan: DeploymentPlan, sites: Mapping[str, ArraySummary]
+) -> list[Finding]:
+    """The same where sites have images or arrays."""
+    agreed, notes = agree_arrays(sites)
+    _settle(deployment, plan, to_json({ARRAYS: agreed.record()}, indent=2) + "\n")
+    found = [Finding("agreement", "ok", f"{_samples(agreed)}; written into the app")]
     return [*found, *(Finding("agreement", "note", note) for note in notes)]
 
 
@@ -532,58 +608,3 @@ def _registered(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:
             state, said = "ok", "registered and online"
         found.append(Finding(f"{name}: node", state, said))
     return found
-
-
-class LinkError(FedbridgeError):
-    """The link cannot be reached, or is not the one that it should be."""
-
-
-class LinkAwayError(LinkError):
-    """Nothing answers where the link should be: it may not have been started yet."""
-
-
-def reach_link(address: str, ca: Path) -> None:
-    """Raise unless the link at ``host:port`` answers and its certificate is signed by ``ca``."""
-    host, port = split_address(address)
-    try:
-        context = ssl.create_default_context(cafile=str(ca))
-        line = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
-        try:
-            line.request("GET", "/health")
-            status = line.getresponse().status
-        finally:
-            line.close()
-    except ssl.SSLCertVerificationError as error:
-        raise LinkError(
-            f"Expected the link at {address} to have a certificate for {host} signed by "
-            f"{ca.name}, but {error.verify_message.rstrip('.')}: compare ca.crt with the "
-            f"coordinator's, or let the coordinator renew the certificate for this name."
-        ) from error
-    except ssl.SSLError as error:
-        raise LinkError(
-            f"Expected the link at {address} to speak TLS, but got: {error.reason or error}; is "
-            f"another program on this port, or is the link insecure?"
-        ) from error
-    except socket.gaierror as error:
-        raise LinkAwayError(
-            f"Expected to find the host {host!r}, but its name cannot be resolved: correct it, "
-            f"or use the IP address."
-        ) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise LinkAwayError(
-            f"Expected a link at {address}, but got: {error or type(error).__name__}; start it "
-            f"with `fedbridge deploy link`, and let firewalls pass this port."
-        ) from error
-    if status != http.HTTPStatus.OK:
-        raise LinkError(
-            f"Expected Flower's link at {address}, but its health page answered {status}: is "
-            f"another program on this port?"
-        )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise LinkError(f"Expected the link's address as host:port, but got {address!r}.")
-    return host.strip("[]"), int(port)

@@ -12,11 +12,18 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, get_args
 
+from fedbridge.base.errors import OptionError
 from fedbridge.base.files import parse_json, read_text
+from fedbridge.data.site_arrays import ArrayReading, ArraySummary, describe_arrays
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.proposals import setting
 from fedbridge.data.tables.schema import ColumnSummary, Kind, Reading, TableSummary
-from fedbridge.deploy.folders import DeploymentError, DeploymentPlan, SiteSettings
+from fedbridge.deploy.folders import (
+    DeploymentError,
+    DeploymentPlan,
+    SiteSettings,
+    arrays_config,
+)
 from fedbridge.flower.messages import CONTROL
 
 if TYPE_CHECKING:
@@ -62,6 +69,7 @@ class Description:
         summary: Columns, kinds, categories and labels.
         versions: What it runs.
         split: At the target, how its rows will be divided, as its settings say.
+        arrays: What its images or arrays are like; None if it has a table.
     """
 
     site: str
@@ -72,6 +80,7 @@ class Description:
     summary: TableSummary
     versions: Mapping[str, str]
     split: Mapping[str, int | float] | None = None
+    arrays: ArraySummary | None = None
 
     def to_json(self) -> str:
         """The description as JSON text; examples of numbers, which are values of rows, stay out."""
@@ -90,15 +99,18 @@ class Description:
             "columns": columns,
             "versions": dict(self.versions),
             **({} if self.split is None else {"split": dict(self.split)}),
+            **({} if self.arrays is None else {"arrays": self.arrays.record()}),
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def describe_site(
-    settings: SiteSettings, csv: Path, *, counts: bool
+    settings: SiteSettings, path: Path, *, counts: bool
 ) -> tuple[Description, list[str]]:
-    """Describe a site's file; also what its owner should think about before handing it over."""
-    table = describe_csv(csv, settings.site, settings.reading, settings.curation)
+    """Describe a site's data; also what its owner should think about before handing it over."""
+    if settings.arrays is not None:
+        return _described_arrays(settings, settings.arrays, path, counts=counts)
+    table = describe_csv(path, settings.site, settings.reading, settings.curation)
     description = Description(
         settings.site,
         settings.role,
@@ -118,12 +130,34 @@ def describe_site(
     return description, cautions
 
 
+def _described_arrays(
+    settings: SiteSettings, reading: ArrayReading, path: Path, *, counts: bool
+) -> tuple[Description, list[str]]:
+    found = describe_arrays(path, settings.site, reading)
+    rows = found.rows if counts else None
+    description = Description(
+        settings.site,
+        settings.role,
+        rows,
+        rows,
+        settings.reading,
+        TableSummary({}, found.summary.class_names),
+        own_versions(),
+        settings.planned_split() if settings.role == "target" else None,
+        found.summary,
+    )
+    return description, [f"{text}: may a stranger know?" for text in found.cautions]
+
+
 def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:
     """What a site says otherwise than the plan: the plan's values, by name.
 
     A site that has described more columns than the plan uses says nothing else.
     """
     reading, wanted = found.reading, plan.agreed(found.site)
+    if found.arrays is not None:
+        said = {"role": found.role, **arrays_config(found.arrays.reading), **(found.split or {})}
+        return {name: value for name, value in wanted.items() if said.get(name) != value}
     used, chosen = {*(plan.reading.columns or found.summary.columns)}, plan.reading.columns
     enough = chosen is not None and used <= {*found.summary.columns, *plan.reading.impute}
     has: dict[str, str | int | float] = {
@@ -143,7 +177,7 @@ def read_description(path: Path) -> Description:
         if path.stat().st_size > LARGEST_FILE:
             raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
         return _description(parse_json(read_text(path)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OptionError) as error:
         raise DeploymentError(
             f"Expected a site's description in {str(path)!r}, but it cannot be used ({error}): "
             f"let the site write it again with `fedbridge deploy check`."
@@ -173,7 +207,15 @@ def _description(content: dict[str, Any]) -> Description:
         ),
         versions={_text(name): _text(value) for name, value in content["versions"].items()},
         split=None if "split" not in content else _numbers(content["split"]),
+        arrays=None if "arrays" not in content else _arrays(content["arrays"]),
     )
+
+
+def _arrays(content: dict[str, Any]) -> ArraySummary:
+    found = ArraySummary.of_record(content)
+    for label in found.class_names or ():
+        _text(label)
+    return found
 
 
 def _column(content: dict[str, Any]) -> ColumnSummary:

@@ -12,6 +12,8 @@ import tomli_w
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
 from fedbridge.base.options import check_known, check_number, check_whole
+from fedbridge.data.images.folder import IMAGE_SIZE
+from fedbridge.data.site_arrays import WORDS, ArrayReading
 from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.curation import KEYS, PAIRS, UNCHANGED, Curation
 from fedbridge.data.tables.schema import Reading, column_names
@@ -19,6 +21,7 @@ from fedbridge.flower.floors import FLOORS, Floors, floors_in
 from fedbridge.flower.options import NetworkOptions
 from fedbridge.flower.pki import NODE, Certificates, node_key, read_public_key
 from fedbridge.flower.privacy import SETTINGS, LocalPrivacy, privacy_in
+from fedbridge.flower.site import CPU
 from fedbridge.flower.target_run import RUN
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class DeploymentPlan:
         host: The name or IP address by which the sites reach the coordinator.
         port: The port there.
         reading: How every site reads its table.
+        arrays: How every site reads its images or arrays, where its data are no table.
+        left: Sources that have left for good while their run went on, and why.
         method: What trains.
         rounds: How many rounds.
         seed: Decides the target's split and everything random in the run.
@@ -75,6 +80,8 @@ class DeploymentPlan:
     test_fraction: float = TEST_FRACTION
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
+    arrays: ArrayReading | None = None
+    left: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         NetworkOptions(**self.network)
@@ -108,6 +115,11 @@ class DeploymentPlan:
         return (*self.sources, self.target)
 
     @property
+    def present(self) -> tuple[str, ...]:
+        """All sites but those that have left for good."""
+        return tuple(name for name in self.sites if name not in self.left)
+
+    @property
     def address(self) -> str:
         """Where the link is; an IPv6 address stands in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -119,15 +131,7 @@ class DeploymentPlan:
 
     def agreed(self, site: str) -> dict[str, str | int | float]:
         """What a site's ``site.toml`` says as the plan does; the rest is the site's own."""
-        reading = self.reading
-        agreed: dict[str, str | int | float] = {
-            "role": self.role(site),
-            "label-column": reading.label_column,
-            "columns": ",".join(reading.columns or ()),
-            "categorical": ",".join(reading.categorical),
-            "kind": reading.kind or "",
-            "impute": ",".join(reading.impute),
-        }
+        agreed: dict[str, str | int | float] = {"role": self.role(site), **self.read_as()}
         if site == self.target:
             agreed |= {
                 "seed": self.seed,
@@ -135,6 +139,24 @@ class DeploymentPlan:
                 "test-fraction": self.test_fraction,
             }
         return agreed
+
+    def read_as(self) -> dict[str, str | int | float]:
+        """How all sites read their data, by the names of ``site.toml``."""
+        reading = self.reading
+        if self.arrays is not None:
+            return arrays_config(self.arrays)
+        return {
+            "label-column": reading.label_column,
+            "columns": ",".join(reading.columns or ()),
+            "categorical": ",".join(reading.categorical),
+            "kind": reading.kind or "",
+            "impute": ",".join(reading.impute),
+        }
+
+    @property
+    def new_data(self) -> str:
+        """What a user may call the data to predict for."""
+        return NEW_DATA["table" if self.arrays is None else self.arrays.form]
 
     def to_json(self) -> str:
         """The plan as JSON text with a format version."""
@@ -148,12 +170,28 @@ class DeploymentPlan:
             if content.pop("format") != FORMAT:
                 raise ValueError("it has another format")
             sources, reading = tuple(map(str, content.pop("sources"))), content.pop("reading")
-            return cls(sources, **content, reading=reading_of(reading))
+            arrays = content.pop("arrays", None)
+            return cls(
+                sources,
+                **content,
+                reading=reading_of(reading),
+                arrays=None if arrays is None else ArrayReading(**arrays),
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DeploymentError(
                 f"Expected the plan that `fedbridge deploy init` wrote, but it cannot be used: "
                 f"{error}."
             ) from error
+
+
+NEW_DATA = {"table": "NEW.csv", "images": "NEW-IMAGES", "npz": "NEW.npz"}
+"""What a user may call the data to predict for, by their form."""
+
+
+def arrays_config(reading: ArrayReading) -> dict[str, str | int | float]:
+    """How images or arrays are read, by the names of ``site.toml``."""
+    size = {"image-size": reading.image_size, "grayscale": reading.grayscale}
+    return {"form": reading.form, **(size if reading.is_images else {})}
 
 
 def reading_of(record: Mapping[str, Any]) -> Reading:
@@ -175,7 +213,7 @@ class SiteSettings:
     Attributes:
         site: Its name.
         role: Source or target, as it agreed to.
-        data: Its CSV; empty until somebody fills it in.
+        data: Its file or folder; empty until somebody fills it in.
         link: Where the coordinator's link is.
         port: A free port of the site's own machine.
         reading: How its table is read.
@@ -185,6 +223,8 @@ class SiteSettings:
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
+        device: What it computes on, such as ``cuda``.
+        arrays: How its images or arrays are read; None for a table.
     """
 
     site: str
@@ -199,6 +239,8 @@ class SiteSettings:
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
+    device: str = CPU
+    arrays: ArrayReading | None = None
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -212,11 +254,11 @@ class SiteSettings:
 
 TEXTS = (
     *("site", "role", "data", "link", "label-column"),
-    *("columns", "categorical", "kind", "impute", "memory"),
+    *("columns", "categorical", "kind", "impute", "memory", "device", "form"),
 )
 """What ``site.toml`` says in words; the first ones must be there."""
 
-OTHERS = ("port", "seed", "n-target", "test-fraction")
+OTHERS = ("port", "seed", "n-target", "test-fraction", "image-size", "grayscale")
 """What it says in numbers, besides privacy and floors."""
 
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
@@ -250,6 +292,14 @@ def _leaves(value: object) -> Iterator[object]:
 def curation_in(content: Mapping[str, Any]) -> Curation:
     """How a site's own file becomes a table as agreed; no other site's need be like it."""
     return Curation.of({name: content[name] for name in OF_FILE if name in content}, "site.toml")
+
+
+def arrays_in(content: Mapping[str, Any]) -> ArrayReading | None:
+    """How a site's images or arrays are read; None if it has a table."""
+    if "form" not in content:
+        return None
+    size = int(content.get("image-size", IMAGE_SIZE))
+    return ArrayReading(content["form"], size, bool(content.get("grayscale", False)))
 
 
 def nested(flat: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
@@ -313,6 +363,7 @@ class SiteFolder:
             if content["role"] not in ("source", "target"):
                 raise ValueError(f"role is {content['role']!r}, neither source nor target")
             privacy, budget = privacy_in(content)
+            arrays = arrays_in(content)
             few = check_whole("n-target", content.get("n-target", 0), least=0)
             share = content.get("test-fraction", TEST_FRACTION)
             return SiteSettings(
@@ -321,7 +372,9 @@ class SiteFolder:
                 data=content["data"],
                 link=content["link"],
                 port=check_whole("port", content["port"], least=1, most=65535),
-                reading=Reading(
+                reading=Reading()
+                if arrays is not None
+                else Reading(
                     content["label-column"],
                     columns or None,
                     column_names(content.get("categorical", "")),
@@ -334,6 +387,8 @@ class SiteFolder:
                 budget=budget,
                 floors=floors_in(content),
                 curation=curation_in(content),
+                device=content.get("device", CPU),
+                arrays=arrays,
             )
         except KeyError as error:
             raise DeploymentError(
@@ -361,6 +416,7 @@ class Deployment:
         flower_home: Where the coordinator's Flower keeps its files and finds the link.
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
+        members: Which sources belong to the federation, for a run that goes on.
         sites: The folders of all sites, with the public keys that a run believes.
     """
 
@@ -375,6 +431,7 @@ class Deployment:
         self.flower_home = self.coordinator / "flower"
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
+        self.members = self.coordinator / "members.json"
         self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
@@ -382,8 +439,8 @@ class Deployment:
         return SiteFolder(self.sites / name)
 
     def public_keys(self) -> dict[str, bytes]:
-        """By what every site of the plan is known."""
-        return {name: read_public_key(self.site(name).key.public) for name in self.plan().sites}
+        """By what every site of the plan that has not left is known."""
+        return {name: read_public_key(self.site(name).key.public) for name in self.plan().present}
 
     def plan(self) -> DeploymentPlan:
         """What this deployment is to be."""
@@ -414,30 +471,40 @@ keep-columns = "number"
 """
 
 
+HOW_READ = {
+    True: "the table is read, the same at all sites. Empty: all columns; as the labels tell.",
+    False: "the data are read, the same at all sites.",
+}
+
+
+def what_it_is(plan: DeploymentPlan) -> str:
+    """What a site's own data are, in words."""
+    if plan.arrays is None:
+        return "this site's own CSV or Parquet file"
+    return f"this site's own data, {WORDS[plan.arrays.form]}"
+
+
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
-    agreed = plan.agreed(site)
-    names = ("label-column", "columns", "categorical", "kind", "impute")
-    reading = {name: agreed[name] for name in names}
+    agreed, reading = plan.agreed(site), plan.read_as()
     split = {name: agreed[name] for name in agreed if name not in ("role", *reading)}
     lines: dict[str, Mapping[str, object]] = {
         f"The part of site {site} in this federation. Fill in `data`; the rest is agreed.": {
             "site": site,
             "role": agreed["role"],
         },
-        "The whole path of this site's own CSV or Parquet file, which is read here alone.": {
-            "data": ""
-        },
+        f"The whole path of {what_it_is(plan)}, which is read here alone.": {"data": ""},
         "Where the coordinator's link is, and a free port of this machine.": {
             "link": plan.address,
             "port": port,
         },
-        "How the table is read, the same at all sites. Empty: all columns; as the labels tell.": (
-            reading
-        ),
+        f"How {HOW_READ[plan.arrays is None]}": reading,
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
     own: dict[str, Mapping[str, object]] = {
+        "What this site computes on; no run can choose it. `deploy check` says if it is there.": {
+            "device": "cuda",
+        },
         "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
             "dp-clip": 1.0,
             "dp-noise": 1.0,
@@ -445,7 +512,8 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
-    parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
+    if plan.arrays is None:
+        parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))
     for comment, values in own.items():
         settings = "".join(f"# {line}\n" for line in tomli_w.dumps(values).splitlines())
         parts.append(f"# {comment}\n{settings}")

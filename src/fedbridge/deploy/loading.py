@@ -1,4 +1,4 @@
-"""How a node of a deployment gets its site's rows: from its own file, by the agreed schema."""
+"""How a node of a deployment gets its site's rows: from its own data, by the agreed schema."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from fedbridge.base.files import parse_json, read_text
+from fedbridge.data.site_arrays import ArraySummary, load_array_site
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.preprocessing import ByOwnRows
@@ -19,12 +21,18 @@ if TYPE_CHECKING:
 
     from flwr.app import Context
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.site_package import LocalSite, Role
+    from fedbridge.data.tables.curation import Curation
     from fedbridge.data.tables.preprocessing import Preprocessing
 
 
-def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
-    """A loader for ``client_app``: each site reads the CSV that its node's configuration names.
+ARRAYS = "arrays"
+"""Under this name a schema says what images or arrays are like; that of tables has none."""
+
+
+def own_rows(schema: Path) -> Callable[[Context], LocalSite]:
+    """A loader for ``client_app``: each site reads what its node's configuration names as ``data``.
 
     Which site it is and what its role is stands in the site's own configuration; a run that would
     make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
@@ -33,8 +41,9 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
     """
 
     def load(context: Context) -> LocalSite:
-        agreed, run = Schema.from_json(schema.read_text(encoding="utf-8")), context.run_config
-        node = nested(context.node_config, (agreed.label_column, *agreed.kinds))
+        agreed, run = read_schema(schema), context.run_config
+        columns = () if isinstance(agreed, ArraySummary) else (agreed.label_column, *agreed.kinds)
+        node = nested(context.node_config, columns)
         check_site_settings(node)
         name, role = str(node["site"]), str(node["role"])
         if (name == run["target"]) != (role == "target"):
@@ -44,15 +53,8 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
             )
         every = SplitOptions(test_fraction=float(run.get("test-fraction", TEST_FRACTION)))
         few = int(run.get("n-target", 0)) or None
-        read = partial(
-            load_csv_site,
-            Path(str(node["data"])),
-            agreed,
-            name,
-            cast("Role", role),
-            int(run.get("seed", 0)),
-            curation=curation_in(node),
-        )
+        read = reader(agreed, Path(str(node["data"])), curation_in(node))
+        read = partial(read, name, cast("Role", role), int(run.get("seed", 0)))
         whole = read(split=every)
         site = whole if few is None else read(split=replace(every, n_target=few))
         if whole.test is not None:
@@ -62,10 +64,39 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
     return load
 
 
-def as_agreed(schema: Path) -> Callable[[], Preprocessing]:
+csv_sites = own_rows
+"""What apps of an earlier version call it."""
+
+
+def reader(
+    agreed: Schema | ArraySummary, path: Path, curation: Curation
+) -> Callable[..., LocalSite]:
+    """Reads one site's own rows, given its name and role, the seed and the split."""
+    if isinstance(agreed, ArraySummary):
+        return partial(load_array_site, path, agreed)
+    return partial(load_csv_site, path, agreed, curation=curation)
+
+
+def read_schema(file: Path) -> Schema | ArraySummary:
+    """What the sites agreed on, of tables or of images and arrays."""
+    text = read_text(file)
+    try:
+        arrays = parse_json(text).get(ARRAYS)
+        return Schema.from_json(text) if arrays is None else ArraySummary.of_record(arrays)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DeploymentError(
+            f"Expected what the sites agreed on in {str(file)!r}, but it cannot be used ({error}): "
+            f"let the coordinator write it again with `fedbridge deploy check`."
+        ) from error
+
+
+def as_agreed(schema: Path) -> Callable[[], Preprocessing | ImagePreprocessing | None]:
     """How rows of any site are treated, as far as a coordinator knows: by the agreed schema."""
 
-    def read() -> Preprocessing:
-        return ByOwnRows.of_schema(Schema.from_json(schema.read_text(encoding="utf-8")))
+    def read() -> Preprocessing | ImagePreprocessing | None:
+        agreed = read_schema(schema)
+        if isinstance(agreed, ArraySummary):
+            return agreed.reading.how
+        return ByOwnRows.of_schema(agreed)
 
     return read

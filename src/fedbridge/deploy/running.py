@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import time
+import tomllib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import tomli_w
 
 from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import read_text
 from fedbridge.deploy.folders import (
     LINK_NAME,
     Deployment,
@@ -18,6 +21,7 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     SiteSettings,
 )
+from fedbridge.deploy.reaching import LinkAwayError, reach_link
 from fedbridge.flower.messages import CONTROL
 from fedbridge.flower.options import SITE_FOLDER
 from fedbridge.flower.pki import read_public_key
@@ -62,7 +66,8 @@ NOT_REGISTERED = (
 NOT_LET_IN = (
     "Expected the link to let the node of site {!r} in, but it did not: either its key is not "
     "registered (the coordinator runs `fedbridge deploy register`), or a node of this site that "
-    "was killed still counts as online for up to a minute (start it again then)."
+    "was killed still counts as online for up to a minute (start it again then), or the clock of "
+    "this machine is wrong (`fedbridge deploy check` says)."
 )
 
 
@@ -94,9 +99,18 @@ def register_command(deployment: Deployment, site: str) -> list[str]:
 
 def run_command(deployment: Deployment) -> list[str]:
     """Run the app and show what it says; ``out`` is where a stopped run goes on from."""
-    config = f'out="{deployment.run}" keys="{deployment.sites}"'
+    config = " ".join(f'{name}="{path}"' for name, path in _places(deployment).items())
     app = str(deployment.app)
     return ["flwr", "run", app, LINK_NAME, "--stream", "--run-config", config]
+
+
+def _places(deployment: Deployment) -> dict[str, str]:
+    """Where a run finds things at the coordinator; an app of an earlier version asks for fewer."""
+    places = {"out": deployment.run, "keys": deployment.sites, "members": deployment.members}
+    app, known = deployment.app / "pyproject.toml", [*places]
+    if app.exists():
+        known = tomllib.loads(read_text(app))["tool"]["flwr"]["app"]["config"]
+    return {name: str(path) for name, path in places.items() if name in known}
 
 
 def flower_config(deployment: Deployment, plan: DeploymentPlan) -> str:
@@ -159,6 +173,8 @@ def run_node(site: SiteFolder, settings: SiteSettings, say: Callable[[str], obje
     Flower says only that the node could not be activated, and so it does of a node that the link
     still takes for another one that was killed.
     """
+    with suppress(LinkAwayError):  # it may come yet
+        reach_link(settings.link, site.ca)
     if is_registered(site, settings) is False:
         raise DeploymentError(NOT_REGISTERED.format(settings.site, site.key.public))
     refused = False
@@ -231,8 +247,7 @@ def start_run(deployment: Deployment, plan: DeploymentPlan, say: Callable[[str],
     with _control(deployment, plan) as control:
         for _, complaint in other_keys(control.nodes(), deployment.public_keys()):
             say(f"{complaint}\n")
-        config = {"out": str(deployment.run), "keys": str(deployment.sites)}
-        return control.submit(deployment.app, config)
+        return control.submit(deployment.app, _places(deployment))
 
 
 def follow_run(

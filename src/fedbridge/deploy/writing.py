@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fedbridge import methods
 from fedbridge._version import __version__
 from fedbridge.base.files import packaged_text, storage_error, write_atomically
+from fedbridge.deploy.description import own_versions
 from fedbridge.deploy.folders import (
     LINK_NAME,
     NODE_PORT,
@@ -26,7 +27,9 @@ from fedbridge.deploy.folders import (
     SiteFolder,
     SiteSettings,
     site_settings_text,
+    what_it_is,
 )
+from fedbridge.deploy.installing import how_to_install, own_wheel, write_installation
 from fedbridge.deploy.running import (
     flower_config,
     register_command,
@@ -47,14 +50,14 @@ KEPT_OUT_OF_GIT = (
     "# Keys, certificates and data have no place in a repository.\n/coordinator/\n/sites/\n"
 )
 CLIENT_APP = '''\
-"""What runs at every site: it reads the site's own CSV by the schema that the sites agreed on."""
+"""What runs at every site: it reads the site's own data by the schema that the sites agreed on."""
 
 from pathlib import Path
 
-from fedbridge.deploy.loading import csv_sites
+from fedbridge.deploy.loading import own_rows
 from fedbridge.engines.flower import client_app
 
-app = client_app(load=csv_sites(Path(__file__).with_name("schema.json")))
+app = client_app(load=own_rows(Path(__file__).with_name("schema.json")))
 '''
 
 
@@ -102,6 +105,7 @@ def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
         "out": "",
         "secure": True,
         "keys": str(keys),
+        "members": "",
         **NetworkOptions(**plan.network).config(),
         "norm-ratio": "",
     }
@@ -150,12 +154,13 @@ def _write(plan: DeploymentPlan, here: Deployment, final: Deployment, days: floa
 
 
 def write_site(plan: DeploymentPlan, deployment: Deployment, name: str, port: int) -> None:
-    """The folder of a new site: settings, the authority's certificate, a pair of keys."""
+    """The folder of a new site: settings, what it installs, the authority, a pair of keys."""
     site = deployment.site(name)
     site.folder.mkdir(parents=True, mode=OWNER_ONLY)
     write_atomically(site.settings_file, site_settings_text(plan, name, port))
     write_atomically(site.start_here, start_here(plan, name, port))
     write_atomically(site.ca, deployment.certificates.ca.read_bytes())
+    write_installation(site.folder)
     pki.make_node_key(site.folder, pki.NODE)
 
 
@@ -203,6 +208,10 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
     start_link = shown([start_link_command(deployment, plan)], deployment)
     return packaged_text("fedbridge.deploy", "RUNBOOK.md").format(
         version=__version__,
+        python=own_versions()["python"],
+        wheel=own_wheel().name,
+        sha256=own_wheel().sha256,
+        first_site=quoted(deployment.site(plan.sites[0]).folder),
         sources=", ".join(plan.sources),
         target=plan.target,
         host=plan.host,
@@ -217,13 +226,15 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
         start_run=_indented(shlex.join(run_command(deployment))),
         starts=", ".join(f"`sites/{name}/START-HERE.md`" for name in plan.sites),
         target_run=quoted(deployment.site(plan.target).run),
-        coordinators=COORDINATORS_MODEL[methods.decides_at_target(plan.method)],
+        new=plan.new_data,
+        coordinators=_coordinators_model(plan),
     )
 
 
 def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
     """The one page of a site, from the file ``START-HERE.md`` beside this one."""
     settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
+    what = what_it_is(plan).replace("this site's", f"{name}'s")
     site = SiteFolder(Path())
     environment = "\n".join(
         f"export {variable}={value}"
@@ -231,13 +242,14 @@ def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
     )
     command = f"{environment}\n{shlex.join(start_node_command(site, settings))}"
     return packaged_text("fedbridge.deploy", "START-HERE.md").format(
-        version=__version__,
+        install=how_to_install(),
         name=name,
         role=plan.role(name),
-        label=plan.reading.label_column,
+        what=what,
+        more=OF_TABLES.format(label=plan.reading.label_column) if plan.arrays is None else "",
         address=plan.address,
         start_node=_indented(command),
-        use=USE_THE_MODEL if name == plan.target else "",
+        use=USE_THE_MODEL.format(new=plan.new_data) if name == plan.target else "",
     )
 
 
@@ -245,22 +257,31 @@ def _indented(text: str) -> str:
     return "\n".join(f"   {line}" for line in text.splitlines())
 
 
+def _coordinators_model(plan: DeploymentPlan) -> str:
+    """What the model at the coordinator is, and what it needs."""
+    if methods.decides_at_target(plan.method):
+        return NO_MODEL
+    return THE_NETWORK if plan.arrays is None else "The same network is in `coordinator/run`."
+
+
+OF_TABLES = """\
+ The column to
+   predict is `{label}`. Leave the file as it is: what it calls, codes, measures or spells otherwise
+   than agreed, such as numbers like `1,5`, the same `site.toml` says, and shows how."""
 USE_THE_MODEL = """\
 5. **Use the model.** After the run, and after every round of it, it is in the folder `run` here,
    with a model card and a page (`run/report.html`):
 
    ```sh
-   fedbridge predict run NEW.csv --out predictions.csv
+   fedbridge predict run {new} --out predictions.csv
    ```
 """
-COORDINATORS_MODEL = {
-    True: (
-        "The coordinator has no model to use: this method decides on it at the target, and what is "
-        "in `coordinator/run` is only what the sources have in common."
-    ),
-    False: (
-        "The same network is in `coordinator/run`. How the target's rows are prepared stays with "
-        "the target, so there `fedbridge predict` standardises numbers by the rows it is given, as "
-        "every site does: give it all rows of a site, not a few of them."
-    ),
-}
+NO_MODEL = (
+    "The coordinator has no model to use: this method decides on it at the target, and what is in "
+    "`coordinator/run` is only what the sources have in common."
+)
+THE_NETWORK = (
+    "The same network is in `coordinator/run`. How the target's rows are prepared stays with the "
+    "target, so there `fedbridge predict` standardises numbers by the rows it is given, as every "
+    "site does: give it all rows of a site, not a few of them."
+)

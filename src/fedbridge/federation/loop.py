@@ -26,7 +26,15 @@ from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import check_needs
 from fedbridge.models import build_model
 from fedbridge.runs.checkpoint import Checkpoint
-from fedbridge.runs.folder import FORMAT, RunFolder, RunFolderError, fingerprint, run_id
+from fedbridge.runs.folder import (
+    FORMAT,
+    JOINED,
+    RunFolder,
+    RunFolderError,
+    fingerprint,
+    founders,
+    run_id,
+)
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import retold, summarise, told_positive
 from fedbridge.training.blend import module_of
@@ -176,6 +184,7 @@ class Run:
         initial: the initial model, or only its parameters; None builds the one that is named.
         about: more entries for the run's configuration file.
         extras: what else is written at the end.
+        joined: the first round of every source that was not there from the beginning.
     """
 
     task: FederatedTask
@@ -191,6 +200,7 @@ class Run:
     initial: nn.Module | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     extras: Extras = field(default_factory=Extras)
+    joined: Mapping[str, int] = field(default_factory=dict)
     history: list[HistoryLine] = field(default_factory=list)
     best: float = float("inf")
     since_best: int = 0
@@ -309,12 +319,12 @@ class Run:
                 else list(self.task.class_names),
             },
         }
-        return {**known, **self.about}
+        return {**known, **self.about, **({JOINED: dict(self.joined)} if self.joined else {})}
 
     @cached_property
     def _data_sha256(self) -> str:
         """Read once: rows of images may be many."""
-        return fingerprint(self.task)
+        return fingerprint(founders(self.task, self.joined))
 
     @cached_property
     def id(self) -> str:
@@ -439,7 +449,8 @@ class Run:
         found = folder.load_checkpoint(self.id)
         if found is None:
             return first
-        checkpoint, self.history = found
+        checkpoint, history = found
+        self.history = [_widened(line, len(self.task.sources)) for line in history]
         if checkpoint.round > self.rounds:
             raise OptionError(
                 f"Expected `rounds` of at least the {checkpoint.round} that the run in "
@@ -469,6 +480,17 @@ class Run:
         else:
             method.begin(state if isinstance(state, State) else method.state)
             method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
+
+
+PER_SOURCE = ("beta", "cosine", "d2", "tau2_d2")
+"""Lists of a line of the history that have an entry for every source."""
+
+
+def _widened(line: HistoryLine, n_sources: int) -> HistoryLine:
+    """A line of the history with nothing said of the sources that joined after it."""
+    lists = {name: line[name] for name in PER_SOURCE if isinstance(line.get(name), list)}
+    more = {name: [*own, *[None] * (n_sources - len(own))] for name, own in lists.items()}
+    return {**line, **more}
 
 
 class SpoiltModelError(FedbridgeError):

@@ -165,19 +165,9 @@ class Settings:
                 check_number(name, value, **NUMBERS[name])
             elif name in CHOICES:
                 check_choice(name, value, CHOICES[name])
-        self._check_device()
+        check_device(self.device)
         self.source_plan(warm=False)
         self.target_plan(warm=False)
-
-    def _check_device(self) -> None:
-        try:
-            torch.empty(1, device=self.device)
-        except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise OptionError(
-                f"Expected a `device` that is there, such as 'cpu', but got {self.device!r}: "
-                f"{reason}"
-            ) from error
 
     def source_plan(self, *, warm: bool) -> LocalPlan:
         """How sources train, in the warm-up or after it."""
@@ -276,3 +266,24 @@ def _class_weights(values: object) -> tuple[float, ...]:
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise OptionError(f"Expected `class_weights` of at least 0, but got {list(weights)}.")
     return weights
+
+
+class DeviceError(OptionError):
+    """The device that was named is not in this machine."""
+
+    in_words = "the device that the site names is not there"
+
+
+def check_device(device: str) -> None:
+    """Raise unless this machine can compute on a device.
+
+    Raises:
+        DeviceError: in one sentence, with torch's own reason.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(
+            f"Expected a `device` that is there, such as 'cpu', but got {device!r}: {reason}"
+        ) from error

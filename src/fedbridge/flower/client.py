@@ -28,11 +28,12 @@ from fedbridge.core.sketch import Sketch
 from fedbridge.data.site_package import LocalSite, load_site
 from fedbridge.data.task import Site
 from fedbridge.evaluation.metrics import Evaluation, Metrics
+from fedbridge.federation.settings import check_device
 from fedbridge.flower import messages
 from fedbridge.flower.floors import OPEN, floors_in
 from fedbridge.flower.options import SITE_FOLDER
 from fedbridge.flower.privacy import privacy_in
-from fedbridge.flower.site import Delivery, SiteMemory, SiteWorker, default_folder
+from fedbridge.flower.site import CPU, Delivery, SiteMemory, SiteWorker, default_folder
 from fedbridge.training.job import ClientResult, Outcome
 from fedbridge.training.target_side import News
 
@@ -63,7 +64,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
     between rounds and, at a target that has no folder of a deployment, for its model) and, for
     local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
-    largest epsilon, over all runs on these rows), and the site's floors (``floors``).
+    largest epsilon, over all runs on these rows), the site's floors (``floors``), and its
+    ``device``, which no run can choose for it.
     """
     app = ClientApp()
     loading = load or load_own_site
@@ -73,6 +75,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     def hello(message: Message, context: Context) -> Message:
         """Say who this is, or why it cannot take part."""
         try:
+            check_device(_device(context))
             site = loading(context)
         except Exception as error:
             name, role = (str(context.node_config.get(key, "")) for key in ("site", "role"))
@@ -333,9 +336,21 @@ def _worker(
     home = None if simulated else site_folder()
     memory = SiteMemory(_folder(context, site.name), spec.run, site.name, home)
     worker = SiteWorker(
-        site, spec, memory, model=model, privacy=privacy, budget=budget, floors=floors
+        site,
+        spec,
+        memory,
+        model=model,
+        privacy=privacy,
+        budget=budget,
+        floors=floors,
+        device=_device(context),
     )
     return worker, work
+
+
+def _device(context: Context) -> str:
+    """What this site computes on, as only its own configuration says."""
+    return str(context.node_config.get("device", CPU))
 
 
 def site_folder() -> Path | None:

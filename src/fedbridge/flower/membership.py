@@ -20,11 +20,13 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
 from fedbridge.data.task import DistantSite, DistantTask, distant_site
+from fedbridge.flower.members import read_members
 from fedbridge.flower.messages import ALLOWED, CONTROL, SITE, ReplyError, check_fields, printable
 from fedbridge.flower.transport import NoAnswer, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from fedbridge.flower.internals import NodeInfo
 
@@ -90,8 +92,10 @@ class Membership:
         transport: carries messages.
         target, sources: their names, where they are known.
         keys: the site of every public key, as ``file_name`` spells it; None believes every node.
+        members: the file in which members may join or leave while a run goes on.
 
     Attributes:
+        left: who has left for good, and why.
         target: name of the target; None until a site says that it is the target.
         sources: names of the sources in order; None until everybody has said hello.
         cards: what every site said of itself.
@@ -106,7 +110,9 @@ class Membership:
         target: str | None,
         sources: Sequence[str] | None,
         keys: Mapping[bytes, str] | None = None,
+        members: Path | None = None,
     ) -> None:
+        self.members, self.left = members, dict[str, str]()
         self.transport, self.target, self.keys = transport, target, keys
         self.sources: tuple[str, ...] | None = None if sources is None else tuple(sources)
         self.cards: dict[str, Card] = {}
@@ -128,6 +134,7 @@ class Membership:
             MembershipError: the target or every source is still missing when time is up, or
                 cannot take part.
         """
+        self.review()
         self._wait_until(lambda: self._complete(least), wait)
         partners = [name for name in self.nodes if name != self.target]
         if self.target not in self.nodes or not partners:
@@ -141,6 +148,27 @@ class Membership:
             )
         if self.sources is None:
             self.sources = tuple(sorted(partners))
+
+    def review(self) -> tuple[str, ...]:
+        """Between rounds, let go of those who have left for good; the names of who may join."""
+        said = read_members(self.members)
+        for name, why in said.left.items():
+            if name in (self.sources or ()) and name not in self.left:
+                self.notes.append(f"{name} has left for good: {printable(why)}.")
+                self.nodes.pop(name, None)
+        for name in self.left:
+            if name not in said.left:
+                self.notes.append(f"{name} may take part again.")
+                self._refused.clear()
+        self.left = {name: printable(why) for name, why in said.left.items()}
+        return tuple(
+            name for name in said.sources if name not in (*(self.sources or ()), *said.left)
+        )
+
+    def take_in(self, names: Sequence[str], keys: Mapping[bytes, str] | None) -> None:
+        """Add sources, at the end; keys are those of everybody."""
+        self.sources, self.keys = (*(self.sources or ()), *names), keys
+        self._refused.clear()  # they may have been here too early
 
     def refresh(self) -> None:
         """Forget nodes that left; ask those that are new who they are.
@@ -196,6 +224,8 @@ class Membership:
 
     def absence(self, name: str) -> str:
         """Why a site that has no node takes no part."""
+        if name in self.left:
+            return f"has left for good: {self.left[name]}"
         if name not in self.unable:
             return "is not connected"
         return f"cannot take part: {self.unable[name][1]}"
@@ -217,7 +247,8 @@ class Membership:
     def _presence(self) -> str:
         """Who is there, who is missing and who cannot take part."""
         expected = [name for name in (self.target, *(self.sources or ())) if name is not None]
-        missing = [n for n in expected if n not in self.nodes and n not in self.unable]
+        away = (*self.nodes, *self.unable, *self.left)
+        missing = [name for name in expected if name not in away]
         parts = [f"here: {', '.join(self.nodes) or 'nobody yet'}"]
         parts += [f"missing: {', '.join(missing)}"] if missing else []
         parts += [f"{name} {self.absence(name)}" for name in self.unable]
@@ -265,7 +296,7 @@ class Membership:
             return False
         if self.sources is None:
             return len(self.nodes) >= least
-        return all(name in self.nodes or name in self.unable for name in self.sources)
+        return {*self.sources} <= {*self.nodes, *self.unable, *self.left}
 
     def _start_of(self, node: int) -> tuple[int, str]:
         """A node by its number, which registered ones keep, and by when it was started."""
@@ -300,6 +331,8 @@ class Membership:
         name = read_name(answer)
         if owner not in (None, file_name(name)):
             raise ReplyError(f"its key is that of {owner!r}, but it claims to be {name!r}")
+        if name in self.left:
+            raise ReplyError(f"{name!r} has left for good")
         failure = answer.config_records[SITE].get("failure")
         if failure is not None and name in (self.target, *(self.sources or ())):
             self._rest(node)

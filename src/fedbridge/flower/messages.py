@@ -14,7 +14,7 @@ works with one flat vector and buffers apart. The layout is the dictionary betwe
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from io import BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class RunSpec:
         settings: options of the run.
         model: name of the model; None if the sites know it.
         encoding: how updates travel.
+        joined: the first round of every source that was not there from the beginning.
     """
 
     run: str
@@ -72,6 +73,7 @@ class RunSpec:
     settings: Mapping[str, Any]
     model: str | None
     encoding: str = "float32"
+    joined: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sites(self) -> tuple[str, ...]:

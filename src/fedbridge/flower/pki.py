@@ -59,7 +59,8 @@ SOON = timedelta(days=30)
 """A certificate that ends within this should be renewed."""
 
 MOST_DAYS = 36_500
-CLOCKS_MAY_DIFFER = timedelta(hours=1)
+CLOCKS_MAY_DIFFER = timedelta(days=2)
+"""A clock that is a day behind is to be told so, instead of that a certificate is not valid yet."""
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
 
@@ -440,12 +441,14 @@ def _check_dates(path: Path, certificate: x509.Certificate, now: datetime | None
     if now > last:
         raise CertificateError(
             f"Expected a valid certificate in {path}, but it expired on {last:%Y-%m-%d}: "
-            "make a new one."
+            f"make a new one, or set the clock of this machine if {now:%Y-%m-%d %H:%M} UTC is "
+            f"wrong."
         )
     if now < first:
         raise CertificateError(
             f"Expected a valid certificate in {path}, but it is valid only from "
-            f"{first:%Y-%m-%d %H:%M} UTC on: check the clock of this machine."
+            f"{first:%Y-%m-%d %H:%M} UTC on: check the clock of this machine, which says "
+            f"{now:%Y-%m-%d %H:%M} UTC."
         )
 
 

@@ -20,7 +20,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import httpx
 
@@ -43,7 +43,7 @@ from fedbridge.flower.internals import (
 from fedbridge.flower.pki import Certificates, read_public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from fedbridge.flower.options import ConfigValue
@@ -392,6 +392,9 @@ class RunState:
         return self.status in ("completed", "failed", "stopped", "lost")
 
 
+T = TypeVar("T")
+
+
 class Control:
     """A connection to a link's Control API; ``root`` is the authority's certificate for TLS."""
 
@@ -413,8 +416,7 @@ class Control:
 
     def nodes(self) -> list[Node]:
         """All nodes that the link knows, online or not; it also lists those that it let go."""
-        with self._spoken_to():
-            listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+        listed = self._told(lambda: self._client.ListNodes(ListNodesRequest())).nodes_info
         return [
             Node(
                 node_id=node.node_id,
@@ -456,8 +458,8 @@ class Control:
 
     def run(self, run_id: int) -> RunState:
         """How far a run is."""
-        with self._spoken_to():
-            runs = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+        request = ListRunsRequest(run_id=run_id)
+        runs = self._told(lambda: self._client.ListRuns(request)).run_dict
         if run_id not in runs:
             raise LinkRefusedError(
                 f"Expected the link to know run {run_id}, but it does not: "
@@ -487,6 +489,14 @@ class Control:
             for part in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
                 log.write(part.log_output)
                 log.flush()
+
+    def _told(self, ask: Callable[[], T]) -> T:
+        """What the link says, asked once more if a proxy has cut the connection meanwhile."""
+        with self._spoken_to():
+            try:
+                return ask()
+            except (httpx.RemoteProtocolError, httpx.ReadError):
+                return ask()
 
     @contextmanager
     def _spoken_to(self) -> Iterator[None]:

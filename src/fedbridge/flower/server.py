@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
 
-OWN = ("out", "min_sites", "secure", "keys", "seed", "name", "norm_ratio", *NETWORK)
+OWN = ("out", "min_sites", "secure", "keys", "members", "seed", "name", "norm_ratio", *NETWORK)
 """Options of the strategy that the run configuration may hold."""
 
 
 def server_app(
     model: Callable[[], nn.Module] | None = None,
-    preprocessing: Callable[[], Preprocessing] | None = None,
+    preprocessing: Callable[[], Preprocessing | ImagePreprocessing | None] | None = None,
 ) -> ServerApp:
     """The coordinator.
 
@@ -103,6 +105,14 @@ def _json_object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 MODULE = "fedbridge_app"
+FAB_FORMAT = 1
+"""Of Flower's bundles; it asks for a licence in a file, and for the versions below."""
+FLOWER = ">=1.41,<1.43"
+LICENSE = f"""\
+This app was written by fedbridge {__version__}, and its code is licensed as fedbridge itself is:
+SPDX-License-Identifier: Apache-2.0
+https://www.apache.org/licenses/LICENSE-2.0
+"""
 CLIENT_APP = '''\
 """What runs at every site."""
 
@@ -132,12 +142,15 @@ def app_files(
             "name": "fedbridge-app",
             "version": "1.0.0",
             "description": description,
-            "dependencies": [f"fedbridge[flower]=={__version__}"],
+            "license": {"file": "LICENSE"},
+            "dependencies": [f"fedbridge[flower]=={__version__}", f"flwr{FLOWER}"],
         },
         "tool": {
             "flwr": {
                 "app": {
                     "publisher": "fedbridge",
+                    "fab-format-version": FAB_FORMAT,
+                    "flwr-version-target": version("flwr"),
                     "components": {
                         "serverapp": f"{MODULE}.server_app:app",
                         "clientapp": f"{MODULE}.client_app:app",
@@ -149,6 +162,7 @@ def app_files(
     }
     return {
         "pyproject.toml": tomli_w.dumps(pyproject),
+        "LICENSE": LICENSE,
         f"{MODULE}/__init__.py": f'"""{description}."""\n',
         f"{MODULE}/client_app.py": client,
         f"{MODULE}/server_app.py": server,

@@ -120,6 +120,9 @@ LARGEST_SYSTEM = 10**6
 UNEVEN = 100
 """Rows whose weight is less than the largest over this hardly count."""
 
+CPU = "cpu"
+"""What a site computes on unless it says otherwise."""
+
 LOST = "has lost what it kept of its own in earlier rounds, and begins that anew"
 SIDE, BEST, ROUNDING, PART = "side", "best", "rounding", "part"
 """Kinds of records."""
@@ -169,10 +172,12 @@ class SiteWorker:
         privacy: LocalPrivacy | None = None,
         budget: float | None = None,
         floors: Floors | None = None,
+        device: str = CPU,
     ) -> None:
         """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs.
 
-        What is asked must keep to the ``floors``, the usual ones by default.
+        What is asked must keep to the ``floors``, the usual ones by default. ``device`` is the
+        site's own to choose: what a run says of it is the coordinator's.
         """
         if site.name not in spec.sites:
             raise RequestError(
@@ -193,7 +198,8 @@ class SiteWorker:
             built = build_model(_built_in(spec.model), task) if model is None else model()
         self.model = built
         self.layout = Layout.of_model(built)
-        self.federation = Federation(task, built, spec.run_settings(), spec.seed)
+        settings = replace(spec.run_settings(), device=device)
+        self.federation = Federation(task, built, settings, spec.seed)
 
     def train(
         self, round: int, jobs: Sequence[Job], states: Sequence[State], *, known: bool = False

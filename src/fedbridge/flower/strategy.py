@@ -27,13 +27,14 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import Settings, split_options
 from fedbridge.flower.coordinator import RESERVED, FlowerEngine
+from fedbridge.flower.members import NewcomersError
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NETWORK, NetworkOptions
 from fedbridge.flower.pki import site_keys
 from fedbridge.flower.transport import Transport
 from fedbridge.report import ResultPages
-from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.folder import JOINED, RunFolder, founding
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+    from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
     from fedbridge.data.task import FederatedTask
 
@@ -60,6 +62,8 @@ class FedBridgeStrategy(Strategy):
         out: folder for history, checkpoints and model; a run that is there is resumed.
         secure: believe a site only if its node has the site's key, as it lies in ``keys``.
         keys: folder with the sites' public keys, ``NAME/node.pub`` each.
+        members: file that says which sources belong to the federation; they may join or leave
+            between rounds, while a run goes on. A run with one needs ``out``.
         own_training: sites have training loops of their own (see ``reply_to_train``).
         name: what to call the task.
         about: more entries for the run's configuration file.
@@ -79,10 +83,11 @@ class FedBridgeStrategy(Strategy):
         out: str | Path | None = None,
         secure: bool = False,
         keys: str | Path | None = None,
+        members: str | Path | None = None,
         own_training: bool = False,
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | ImagePreprocessing | None = None,
         **options: Any,
     ) -> None:
         methods.check_travels(rule)
@@ -111,6 +116,8 @@ class FedBridgeStrategy(Strategy):
         self.min_sites, self.secure, self.keys, self.name = min_sites, secure, keys, name
         self.own_training, self.about, self.options = own_training, about or {}, options
         self.preprocessing = preprocessing
+        self.members = None if members is None or out is None else Path(members)
+        self.joined: dict[str, int] = {}
         self.result: RunResult | None = None
 
     def start(
@@ -136,17 +143,67 @@ class FedBridgeStrategy(Strategy):
         """
         self._check_asked(train_config, evaluate_config, evaluate_fn)
         transport = Transport(grid, self.network.timeout if timeout is None else timeout)
-        keys = site_keys(Path(self.keys)) if self.secure and self.keys is not None else None
-        membership = Membership(transport, self.target, self.sites, keys)
+        folder = None if self.out is None else RunFolder(Path(self.out))
+        sites = self._sites(folder)
+        membership = Membership(transport, self.target, sites, self._keys(), self.members)
         membership.gather(self.network.wait, self.min_sites)
         self.target = membership.target
+        result, self.result = Result(), None
+        asked = (num_rounds, train_config, evaluate_config, evaluate_fn)
+        while self.result is None:
+            try:
+                run = self._prepared(transport, membership, initial_arrays, result, *asked)
+                self.result = run.go(folder, resume=True)
+            except NewcomersError as news:
+                self._join(news.names, news.round, membership)
+        model = self.result.model
+        state = State(parameter_vector(model), buffer_copies(model))
+        result.arrays = arrays(Layout.of_model(model).arrays(state))
+        return result
+
+    def _keys(self) -> dict[bytes, str] | None:
+        return site_keys(Path(self.keys)) if self.secure and self.keys is not None else None
+
+    def _sites(self, folder: RunFolder | None) -> Sequence[str] | None:
+        """The sources; those that were added since the run in the folder began come last."""
+        there = None if folder is None else folder.config()
+        if self.members is None or self.sites is None or folder is None or there is None:
+            return self.sites
+        self.joined = dict(there.get(JOINED, {}))
+        found = folder.load_checkpoint()
+        new = [name for name in self.sites if name not in there["sources"]]
+        self.joined |= dict.fromkeys(new, 1 if found is None else found[0].round + 1)
+        return [*there["sources"], *new]
+
+    def _join(self, names: Sequence[str], round: int, membership: Membership) -> None:
+        self.joined |= dict.fromkeys(names, round)
+        membership.take_in(names, self._keys())
+        membership.notes += [f"{name} joins the federation in round {round}." for name in names]
+
+    def _prepared(
+        self,
+        transport: Transport,
+        membership: Membership,
+        initial_arrays: ArrayRecord | None,
+        result: Result,
+        num_rounds: int,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> Run:
+        """The run with the sources that belong to the federation now."""
         task = membership.task(self.name)
         if not methods.decides_at_target(self.rule):
             task = replace(task, preprocessing=self.preprocessing)
         settings, own = self._settings(task, initial_arrays)
         self.summary()
-        result = Result()
-        run = Run(
+
+        def look_for_newcomers(line: dict[str, Any]) -> None:
+            names = membership.review()
+            if names and line["round"] < num_rounds:
+                raise NewcomersError(names, line["round"] + 1)
+
+        return Run(
             task,
             self.rule,
             methods.class_of(self.rule),
@@ -155,7 +212,7 @@ class FedBridgeStrategy(Strategy):
             self.seed,
             settings,
             own,
-            (lambda line: _note(result, line),),
+            (lambda line: _note(result, line), look_for_newcomers),
             engine=partial(
                 FlowerEngine,
                 transport=transport,
@@ -172,13 +229,8 @@ class FedBridgeStrategy(Strategy):
             initial=settings.model if isinstance(settings.model, nn.Module) else None,
             about=self.about,
             extras=ResultPages(),
+            joined=self.joined,
         )
-        folder = None if self.out is None else RunFolder(Path(self.out))
-        self.result = run.go(folder, resume=True)
-        model = self.result.model
-        state = State(parameter_vector(model), buffer_copies(model))
-        result.arrays = arrays(Layout.of_model(model).arrays(state))
-        return result
 
     def _check_asked(
         self,
@@ -274,8 +326,10 @@ class FedBridgeStrategy(Strategy):
             plain,
             model,
             self.network.encoding,
+            self.joined,
         )
-        key = to_json({**asdict(spec), "out": None if self.out is None else str(self.out)})
+        begun = founding(asdict(spec))
+        key = to_json({**begun, "out": None if self.out is None else str(self.out)})
         return replace(spec, run=hashlib.sha256(key.encode()).hexdigest()[:16])
 
 

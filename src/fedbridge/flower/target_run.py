@@ -14,7 +14,7 @@ from fedbridge._version import __version__
 from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.base.values import OBJECT_MODEL
 from fedbridge.evaluation.metrics import NOT_MEASURED
-from fedbridge.runs.folder import FORMAT, RunFolder, fingerprint
+from fedbridge.runs.folder import FORMAT, JOINED, RunFolder, fingerprint, founders
 from fedbridge.runs.record import positive_measures, read_tested, summarise
 from fedbridge.training.blend import module_of
 
@@ -131,6 +131,7 @@ class TargetRun:
         """What the run is, as far as the target knows."""
         site, spec, task = self.site, self.spec, self.federation.task
         return {
+            **({JOINED: dict(spec.joined)} if spec.joined else {}),
             "format": FORMAT,
             "version": __version__,
             "task": task.name,
@@ -141,7 +142,7 @@ class TargetRun:
             "rounds": max(0, history[-1]["round"]),
             "run": spec.run,
             "positive": task.positive_name,
-            "data_sha256": fingerprint(task),
+            "data_sha256": fingerprint(founders(task, spec.joined)),
             "settings": dict(spec.settings),
             "options": dict(spec.options),
             "model": {

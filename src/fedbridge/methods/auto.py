@@ -191,7 +191,11 @@ class Auto(Method):
         """Take everything up again."""
         self.led = State.of_tensors(memory, "led.")
         self.chosen = model if facts["chosen"] else None
-        self.evidence, self.resting = memory.get("evidence"), bool(facts["resting"])
+        known, more = memory.get("evidence"), self.federation.n_sources
+        if known is not None and len(known) < more:  # sources have joined, of whom nothing is known
+            more -= len(known)
+            known = torch.nn.functional.pad(known, (0, more, 0, more), value=torch.nan)
+        self.evidence, self.resting = known, bool(facts["resting"])
         self.remember_side(memory, facts)
 
     def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:

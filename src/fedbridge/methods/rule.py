@@ -95,7 +95,10 @@ class RuleMethod(Method):
         """Take the kept mixture and the momentum up again."""
         super().remember(model, memory, facts)
         kept = {n.removeprefix(KEPT): value for n, value in memory.items() if n.startswith(KEPT)}
-        self.kept = Mix(**kept) if kept else None
+        known = Mix(**kept) if kept else None
+        if known is not None:  # who has joined since gets nothing of what was decided before
+            known = spread(known, [*range(known.beta.shape[1])], self.federation.n_sources)
+        self.kept = known
         self.velocity = memory.get(VELOCITY)
 
     def _with_momentum(self, update: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -31,7 +31,7 @@ from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 from fedbridge.runs.shapes import CHECKPOINT, CONFIG, MANIFEST, ROUND, SUMMARY, misfit, partly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from torch import nn
@@ -345,7 +345,8 @@ class RunFolder:
         return None if found is None else found["files"]
 
     def _check_same(self, there: dict[str, Any], config: dict[str, Any]) -> None:
-        ours = tomllib.loads(tomli_w.dumps(_without_none(config)))
+        ours = founding(tomllib.loads(tomli_w.dumps(_without_none(config))))
+        there = founding(there)
         if _is_first(there):
             there["settings"].setdefault("batch_size_target", there["settings"]["batch_size"])
         keys = sorted({*there, *ours} - set(MAY_DIFFER))
@@ -370,9 +371,29 @@ def _checksum(file: Path) -> str | None:
         return None
 
 
+JOINED = "joined"
+"""Sources that were not there from the beginning, and the first round of each."""
+
+
+def founding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration as it was when it began: without those who have joined since."""
+    begun = {name: value for name, value in config.items() if name != JOINED}
+    if config.get(JOINED):
+        begun["sources"] = [name for name in config["sources"] if name not in config[JOINED]]
+    return begun
+
+
+def founders(task: FederatedTask, joined: Collection[str]) -> FederatedTask:
+    """A task as it was when its run began."""
+    if not joined:
+        return task
+    return replace(task, sources=tuple(s for s in task.sources if s.name not in joined))
+
+
 def run_id(config: Mapping[str, Any]) -> str:
     """A name for a run that any of its files can bear: from what must not change about it."""
-    kept = {k: v for k, v in _without_none(dict(config)).items() if k not in MAY_DIFFER}
+    begun = founding(_without_none(dict(config)))
+    kept = {k: v for k, v in begun.items() if k not in MAY_DIFFER}
     return sha256(json.dumps(kept, sort_keys=True, default=str).encode())[:16]
 
 

@@ -24,8 +24,8 @@ from fedbridge.data.arrays import as_features, read_arrays
 from fedbridge.data.images.preprocessing import (
     SUFFIXES,
     ImagePreprocessing,
-    is_for_images,
     is_image,
+    read_preprocessing,
 )
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
@@ -265,8 +265,7 @@ def _preprocessing(file: Path) -> tuple[Preprocessing | ImagePreprocessing | Non
         content = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not read {file}: {error}; restore it.") from error
-    how = (ImagePreprocessing if is_for_images(text) else Preprocessing).from_json(text)
-    return how, content.get("run")
+    return read_preprocessing(text), content.get("run")
 
 
 def _stand_in(shape: tuple[int, ...], outputs: int, n_classes: int | None) -> FederatedTask:

@@ -22,7 +22,7 @@ from fedbridge.data.images.preprocessing import (
     ImagePreprocessing,
     by_chunks,
     decode_image,
-    is_for_images,
+    read_preprocessing,
 )
 from fedbridge.data.tables.preprocessing import Preprocessing
 
@@ -80,12 +80,14 @@ class TestSaved:
         "how", [ImagePreprocessing(8, True), ImagePreprocessing(9, False, TINY, "tiny-1")]
     )
     def test_it_survives(self, how):
-        assert is_for_images(how.to_json())
+        assert read_preprocessing(how.to_json()) == how
         assert ImagePreprocessing.from_json(how.to_json()) == how
 
     def test_that_of_a_table_is_another_kind(self):
-        assert not is_for_images(Preprocessing("a", (), "label", None).to_json())
-        assert not is_for_images("not JSON")
+        table = Preprocessing("a", (), "label", None)
+        assert read_preprocessing(table.to_json()) == table
+        with pytest.raises(DataError):
+            read_preprocessing("not JSON")
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -28,7 +28,7 @@ from fedbridge.base.files import parse_json, readable_size
 from fedbridge.base.options import check_flag, check_whole
 from fedbridge.base.processes import core_count
 from fedbridge.base.text import console
-from fedbridge.data.tables.preprocessing import read_record
+from fedbridge.data.tables.preprocessing import Preprocessing, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -178,12 +178,13 @@ class ImagePreprocessing:
         return backbone
 
 
-def is_for_images(text: str) -> bool:
-    """Whether saved preprocessing is that of images, and not of a table."""
+def read_preprocessing(text: str) -> Preprocessing | ImagePreprocessing:
+    """Saved preprocessing, be it of images or of a table."""
     try:
-        return bool(parse_json(text)["kind"] == KIND)
+        of_images = bool(parse_json(text)["kind"] == KIND)
     except (ValueError, TypeError, KeyError):
-        return False
+        of_images = False
+    return (ImagePreprocessing if of_images else Preprocessing).from_json(text)
 
 
 def _load_backbone(name: str) -> Backbone:
