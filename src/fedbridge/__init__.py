@@ -10,7 +10,6 @@ from fedbridge._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedbridge import methods
-    from fedbridge.advice.advise import advise
     from fedbridge.advice.verdict import Advice
     from fedbridge.base import errors
     from fedbridge.base.errors import FedbridgeError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.comparison import Comparison
+    from fedbridge.workflows.advise import advise
     from fedbridge.workflows.compare import compare
     from fedbridge.workflows.estimator import (
         FederatedClassifier,
@@ -71,7 +71,6 @@ __all__ = [
 ]
 
 _WHERE = {
-    "advice.advise": ("advise",),
     "advice.verdict": ("Advice",),
     "base.errors": ("FedbridgeError",),
     "core.aggregate": ("aggregate",),
@@ -84,6 +83,7 @@ _WHERE = {
     "data.task": ("FederatedTask",),
     "federation.loop": ("RunResult",),
     "runs.comparison": ("Comparison",),
+    "workflows.advise": ("advise",),
     "workflows.compare": ("compare",),
     "workflows.estimator": ("FederatedClassifier", "FederatedRegressor", "target_folds"),
     "workflows.export": ("export",),

@@ -167,13 +167,17 @@ class Auto(Method):
         if TARGET not in present:
             record.notes.append("the target is missing: its model stays as it was")
             return record
-        decision = self.federation.decide(round, News(self.led.tensors(), {"work": work}))
+        decision = self.federation.decide(round, self._news(round, work))
         if decision is None:
             record.notes.append("the target did not answer: its model stays as it was")
         else:
             self._take(decision, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
+
+    def _news(self, round: int, work: float) -> News:
+        """What the target hears of a round: the led model, and the work of one source."""
+        return News(self.led.tensors(), {"work": work})
 
     def memory(self) -> dict[str, Tensor]:
         """The led model, the evidence so far, and the target's side, if that is here."""

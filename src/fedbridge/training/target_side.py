@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, dtype
 
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.training.state import Model
@@ -52,6 +52,10 @@ class TargetSide:
     def decide(self, news: News) -> Decision:
         """Choose the target's model after a round."""
         raise NotImplementedError
+
+    def besides(self, facts: Mapping[str, float]) -> Mapping[str, tuple[dtype, tuple[int, ...]]]:
+        """Types and shapes of the tensors that news with these facts hold besides a model."""
+        return {}
 
     def memory(self) -> dict[str, Tensor]:
         """Tensors to remember from one decision to the next."""
