@@ -75,6 +75,15 @@ def advise_command(args: Namespace) -> int:
         if args.targets is not None:
             raise shared.UsageError("Expected --matrix with --targets; one site is a --target.")
         advice = _advise(args, of_run, of_task)
+    return tell_advice(args, advice)
+
+
+def tell_advice(args: Namespace, advice: Advice) -> int:
+    """Write advice where it is to be, and show it."""
+    if args.out is not None:
+        from fedbridge.base.files import to_json, write_atomically
+
+        write_atomically(args.out, to_json(advice.to_json(), indent=1))
     if args.json:
         shared.write_json(advice.to_json())
     else:
@@ -84,7 +93,6 @@ def advise_command(args: Namespace) -> int:
 
 def _advise(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> Advice:
     from fedbridge.advice.advise import is_run
-    from fedbridge.base.files import to_json, write_atomically
     from fedbridge.data.load import check_weights, load_task
     from fedbridge.workflows.advise import advise
 
@@ -96,10 +104,7 @@ def _advise(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) ->
             task = load_task(args.task, args.target, args.seed, **of_task)
         target = None
     with shared.share_progress(quiet=args.quiet or args.json) as update:
-        advice = advise(task, target, args.seed, progress=update, **of_run)
-    if args.out is not None:
-        write_atomically(args.out, to_json(advice.to_json(), indent=1))
-    return advice
+        return advise(task, target, args.seed, progress=update, **of_run)
 
 
 def _matrix_command(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> int:

@@ -62,6 +62,7 @@ class Description:
         summary: Columns, kinds, categories and labels.
         versions: What it runs.
         split: At the target, how its rows will be divided, as its settings say.
+        matrix: Whether it takes another role for advice in which every site is the target in turn.
     """
 
     site: str
@@ -72,6 +73,7 @@ class Description:
     summary: TableSummary
     versions: Mapping[str, str]
     split: Mapping[str, int | float] | None = None
+    matrix: bool = False
 
     def to_json(self) -> str:
         """The description as JSON text; examples of numbers, which are values of rows, stay out."""
@@ -90,6 +92,7 @@ class Description:
             "columns": columns,
             "versions": dict(self.versions),
             **({} if self.split is None else {"split": dict(self.split)}),
+            **({"matrix": True} if self.matrix else {}),
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -108,6 +111,7 @@ def describe_site(
         table.summary,
         own_versions(),
         settings.planned_split() if settings.role == "target" else None,
+        settings.matrix,
     )
     cautions = [f"{text}: may a stranger know?" for text in table.cautions]
     cautions += [
@@ -173,6 +177,7 @@ def _description(content: dict[str, Any]) -> Description:
         ),
         versions={_text(name): _text(value) for name, value in content["versions"].items()},
         split=None if "split" not in content else _numbers(content["split"]),
+        matrix=content.get("matrix") is True,
     )
 
 

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
-from fedbridge.base.options import check_known, check_number, check_whole
+from fedbridge.base.options import check_flag, check_known, check_number, check_whole
 from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.curation import KEYS, PAIRS, UNCHANGED, Curation
 from fedbridge.data.tables.schema import Reading, column_names
@@ -185,6 +185,8 @@ class SiteSettings:
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
+        advice: Whether sketches of its gradients may go to the target, for advice.
+        matrix: Whether it takes another role than its own while every site is the target in turn.
     """
 
     site: str
@@ -199,6 +201,8 @@ class SiteSettings:
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
+    advice: bool = False
+    matrix: bool = False
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -219,6 +223,9 @@ TEXTS = (
 OTHERS = ("port", "seed", "n-target", "test-fraction")
 """What it says in numbers, besides privacy and floors."""
 
+OF_ADVICE = ("advice", "matrix")
+"""What it allows for advice, true or false."""
+
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
 """What it says of its own file."""
 TABLES = tuple(name.replace("_", "-") for name in PAIRS)
@@ -227,7 +234,10 @@ TABLES = tuple(name.replace("_", "-") for name in PAIRS)
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    check_known(content, (*TEXTS, *OF_FILE, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
+    known = (*TEXTS, *OF_FILE, *OTHERS, *OF_ADVICE, *SETTINGS, *FLOORS)
+    check_known(content, known, "site.toml")
+    for name in OF_ADVICE:
+        check_flag(name, content.get(name, False))
     for name in (*TEXTS, *OF_FILE):
         if name not in (*TABLES, "percent") and not isinstance(content.get(name, ""), str):
             raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
@@ -334,6 +344,7 @@ class SiteFolder:
                 budget=budget,
                 floors=floors_in(content),
                 curation=curation_in(content),
+                **{name: content.get(name, False) for name in OF_ADVICE},
             )
         except KeyError as error:
             raise DeploymentError(
@@ -361,6 +372,7 @@ class Deployment:
         flower_home: Where the coordinator's Flower keeps its files and finds the link.
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
+        advice: What the measuring rounds of advice have left, a folder for every target.
         sites: The folders of all sites, with the public keys that a run believes.
     """
 
@@ -375,6 +387,7 @@ class Deployment:
         self.flower_home = self.coordinator / "flower"
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
+        self.advice = self.coordinator / "advice"
         self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
@@ -414,6 +427,13 @@ keep-columns = "number"
 """
 
 
+FOR_ADVICE = (
+    "For `fedbridge deploy advise`: sketches of this site's gradients may go to the target; this "
+    "site\n# may be the target, or a source, in turn. `fedbridge deploy advise . --dry-run` says "
+    "what leaves it."
+)
+
+
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
     agreed = plan.agreed(site)
@@ -436,6 +456,7 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
             reading
         ),
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
+        FOR_ADVICE: {"advice": True, "matrix": False},
     }
     own: dict[str, Mapping[str, object]] = {
         "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {

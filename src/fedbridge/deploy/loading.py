@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from fedbridge.advice.measure import ADVICE
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.preprocessing import ByOwnRows
@@ -27,8 +28,9 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
     """A loader for ``client_app``: each site reads the CSV that its node's configuration names.
 
     Which site it is and what its role is stands in the site's own configuration; a run that would
-    make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
-    ``n-target`` (0: all training rows) and ``test-fraction``, within the site's floors.
+    make it anything else is refused, but for advice where that allows it. The run's configuration
+    says the rest: ``target``, ``seed``, ``n-target`` (0: all training rows) and ``test-fraction``,
+    within the site's floors.
     ``schema``, which all sites agreed on, is a file of the app.
     """
 
@@ -36,11 +38,13 @@ def csv_sites(schema: Path) -> Callable[[Context], LocalSite]:
         agreed, run = Schema.from_json(schema.read_text(encoding="utf-8")), context.run_config
         node = nested(context.node_config, (agreed.label_column, *agreed.kinds))
         check_site_settings(node)
-        name, role = str(node["site"]), str(node["role"])
-        if (name == run["target"]) != (role == "target"):
+        name, own = str(node["site"]), str(node["role"])
+        role = "target" if name == run["target"] else "source"
+        if role != own and not (node.get("matrix") is True and run.get("method") == ADVICE):
             raise DeploymentError(
-                f"Expected site {name!r} to be a {role}, as its site.toml says, but the target "
-                f"of this run is {run['target']!r}: ask the coordinator."
+                f"Expected site {name!r} to be a {own}, as its site.toml says, but the target "
+                f"of this run is {run['target']!r}: ask the coordinator. For advice alone, "
+                f"`matrix = true` there would allow it."
             )
         every = SplitOptions(test_fraction=float(run.get("test-fraction", TEST_FRACTION)))
         few = int(run.get("n-target", 0)) or None
