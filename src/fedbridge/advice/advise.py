@@ -46,7 +46,7 @@ from fedbridge.federation.settings import MANY, split_options
 from fedbridge.methods.candidates import Worth
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
-from fedbridge.runs.record import read_run
+from fedbridge.runs.record import RunRecord, read_run
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
@@ -270,7 +270,7 @@ def _tells(line: dict[str, Any]) -> bool:
     return line["round"] >= 1 and None not in known
 
 
-def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
+def advise_from_run(path: Path, counts: Sequence[int] | None = None) -> Advice:
     """Advice from what a run has measured.
 
     What joining is worth is known by runs of ``auto``; distances come from the last rounds in which
@@ -281,6 +281,8 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
     """
     record = read_run(path)
     config, summary = record.config, record.summary
+    if record.history and record.history[-1].get(ADVICE):
+        return _measured_before(path, record)
     told = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
     judged = record.worth
     if not told and not judged:
@@ -335,6 +337,21 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
             notes=(*blank.notes, FITTED, BOUNDS),
         )
     )
+
+
+def _measured_before(path: Path, record: RunRecord) -> Advice:
+    """What measuring rounds over a network have left in their folder."""
+    config, line = record.config, record.history[-1]
+    absent = (record.summary or {}).get("absent", {})
+    notes = [f"{name} took no part: {reason}" for name, reason in absent.items()]
+    try:
+        found = advice_of(line, config["task"], config["target"], config["seed"], config["rounds"])
+    except (ValueError, IndexError, KeyError) as error:
+        raise NoEvidenceError(
+            f"Expected what advice has measured in {str(path)!r}, but it does not fit "
+            f"together ({error}): measure again."
+        ) from error
+    return found.with_notes(*(str(note).rstrip(".") for note in (*notes, *line["notes"])))
 
 
 def _curve(

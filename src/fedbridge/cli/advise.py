@@ -62,6 +62,8 @@ def add(commands: shared.Commands) -> None:
 
 def advise_command(args: Namespace) -> int:
     """Measure, with progress, and show the advice."""
+    from fedbridge.advice.matrix import AdviceMatrix
+
     with shared.results_only(args):
         of_run, of_task = shared.sort_options(args, ())
         of_run |= {} if args.after is None else {"after": args.after}
@@ -70,12 +72,10 @@ def advise_command(args: Namespace) -> int:
             if "n_target" in of_task:
                 raise shared.UsageError("Expected --labels or --n-target, but got both.")
             of_task["n_target"] = args.labels
-        if args.matrix:
-            return _matrix_command(args, of_run, of_task)
-        if args.targets is not None:
-            raise shared.UsageError("Expected --matrix with --targets; one site is a --target.")
-        advice = _advise(args, of_run, of_task)
-    return tell_advice(args, advice)
+        found = (_advise_all if args.matrix else _advise)(args, of_run, of_task)
+    if isinstance(found, AdviceMatrix):
+        return tell_matrix(args, found)
+    return tell_advice(args, found)
 
 
 def tell_advice(args: Namespace, advice: Advice) -> int:
@@ -96,6 +96,8 @@ def _advise(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) ->
     from fedbridge.data.load import check_weights, load_task
     from fedbridge.workflows.advise import advise
 
+    if args.targets is not None:
+        raise shared.UsageError("Expected --matrix with --targets; one site is a --target.")
     if is_run(Path(args.task)):
         task, target, of_run = args.task, args.target, of_run | of_task
     else:
@@ -107,7 +109,7 @@ def _advise(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) ->
         return advise(task, target, args.seed, progress=update, **of_run)
 
 
-def _matrix_command(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> int:
+def _advise_all(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> AdviceMatrix:
     from fedbridge.workflows.advise import advise_matrix
 
     if args.target is not None:
@@ -123,10 +125,9 @@ def _matrix_command(args: Namespace, of_run: dict[str, Any], of_task: dict[str, 
     targets = "all" if args.targets in (None, "all") else _names(args.targets)
     quiet = args.quiet or args.json
     with shared.share_progress(quiet=quiet) as update, shared.run_options_named():
-        found = advise_matrix(
+        return advise_matrix(
             args.task, targets, args.seed, of_task=of_task, progress=update, **of_run
         )
-    return tell_matrix(args, found)
 
 
 def tell_matrix(args: Namespace, matrix: AdviceMatrix) -> int:

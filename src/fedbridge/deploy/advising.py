@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbridge.advice.advise import advice_of
+from fedbridge.advice.advise import advise_from_run
 from fedbridge.advice.matrix import AdviceMatrix, Turn
 from fedbridge.advice.measure import ADVICE, AFTER, SKETCH_SIZE, SOURCE_PARTS
 from fedbridge.base.errors import FedbridgeError, OptionError
@@ -138,18 +138,7 @@ def advise_over_link(
                 f"Expected the measuring rounds to be completed, but run {run_id} is "
                 f"{state.status} ({fate.strip()}): correct that, and type the same with --resume."
             )
-    return read_advice(out)
-
-
-def read_advice(out: Path) -> Advice:
-    """What measuring rounds have left in their folder."""
-    folder = RunFolder(out)
-    config, history = folder.config(), folder.history()
-    assert config is not None
-    absent = (folder.summary() or {}).get("absent", {})
-    advice = advice_of(history[-1], config["task"], config["target"], config["seed"], len(history))
-    notes = [f"{name} took no part: {reason}" for name, reason in absent.items()]
-    return advice.with_notes(*notes)
+    return advise_from_run(out)
 
 
 def advise_all(
