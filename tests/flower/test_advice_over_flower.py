@@ -2,7 +2,7 @@
 
 import pytest
 from pretend import PretendGrid, nodes_of, run_over_pretended_flower
-from small import blobs, line
+from small import blobs, line, same_numbers
 
 import fedbridge as fb
 from fedbridge.advice import batches, predict
@@ -27,22 +27,6 @@ def over_flower(task, folder, rounds=4, grid=None, **options):
     return advice_of(history[-1], task.name, task.target.name, 0, rounds), history, found
 
 
-def same(ours, theirs, path=""):
-    """Equal, numbers to 1e-6."""
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys(), path
-        for key in ours:
-            same(ours[key], theirs[key], f"{path}/{key}")
-    elif isinstance(ours, list | tuple):
-        assert len(ours) == len(theirs), path
-        for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            same(one, other, f"{path}/{k}")
-    elif isinstance(ours, float):
-        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6), path
-    else:
-        assert ours == theirs, path
-
-
 @pytest.mark.parametrize(
     ("task", "options"),
     [
@@ -58,7 +42,7 @@ def test_the_verdict_is_that_of_one_machine(task, options, tmp_path):
     there, _, _ = over_flower(task, tmp_path, **options)
     assert there.sigma2 is not None
     assert there.verdict == here.verdict
-    same(there.to_json(), here.to_json())
+    same_numbers(there.to_json(), here.to_json())
 
 
 def test_of_the_target_only_means_leave_and_of_its_test_rows_nothing(tmp_path):
@@ -83,7 +67,7 @@ def test_a_source_that_does_not_agree_is_named_and_the_rest_is_told(tmp_path):
     next(node for node in nodes if node.name == "site 1").config.pop("advice")
     there, history, _ = over_flower(task, tmp_path, grid=PretendGrid(nodes))
     here = fb.advise(task, after=4, workers=1, **OPTIONS)
-    same(there.to_json()["worth"], here.to_json()["worth"])
+    same_numbers(there.to_json()["worth"], here.to_json()["worth"])
     assert [partner.name for partner in there.partners] == ["site 0", "site 2"]
     assert "site 1 could not be measured: " in there.notes[0]
     assert "advice = true" in there.notes[0]
