@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch import nn
 
@@ -116,3 +117,19 @@ def same_model(first: nn.Module, second: nn.Module) -> bool:
     """Whether two models have the same bits."""
     ours, theirs = first.state_dict(), second.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+def same_numbers(ours: object, theirs: object, path: str = "") -> None:
+    """Equal, numbers to 1e-6."""
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), path
+        for key in ours:
+            same_numbers(ours[key], theirs[key], f"{path}/{key}")
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs), path
+        for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            same_numbers(one, other, f"{path}/{k}")
+    elif isinstance(ours, float):
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6), path
+    else:
+        assert ours == theirs, path

@@ -10,7 +10,7 @@ from fedbridge._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedbridge import methods
-    from fedbridge.advice.advise import advise
+    from fedbridge.advice.matrix import AdviceMatrix
     from fedbridge.advice.verdict import Advice
     from fedbridge.base import errors
     from fedbridge.base.errors import FedbridgeError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.comparison import Comparison
     from fedbridge.workflows import tracking
+    from fedbridge.workflows.advise import advise, advise_matrix
     from fedbridge.workflows.compare import compare
     from fedbridge.workflows.estimator import (
         FederatedClassifier,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice",
+    "AdviceMatrix",
     "Blocks",
     "Comparison",
     "Estimate",
@@ -53,6 +55,7 @@ __all__ = [
     "RunResult",
     "Sketch",
     "advise",
+    "advise_matrix",
     "aggregate",
     "auto_beta",
     "compare",
@@ -73,7 +76,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    "advice.advise": ("advise",),
+    "advice.matrix": ("AdviceMatrix",),
     "advice.verdict": ("Advice",),
     "base.errors": ("FedbridgeError",),
     "core.aggregate": ("aggregate",),
@@ -86,6 +89,7 @@ _WHERE = {
     "data.task": ("FederatedTask",),
     "federation.loop": ("RunResult",),
     "runs.comparison": ("Comparison",),
+    "workflows.advise": ("advise", "advise_matrix"),
     "workflows.compare": ("compare",),
     "workflows.estimator": ("FederatedClassifier", "FederatedRegressor", "target_folds"),
     "workflows.export": ("export",),

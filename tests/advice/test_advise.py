@@ -10,7 +10,7 @@ from small import blobs, federation, line
 import fedbridge as fb
 from fedbridge.advice import batches, predict
 from fedbridge.advice.advise import NoEvidenceError, error_bounds
-from fedbridge.advice.measure import batch_sketches, measure_task, strata_of
+from fedbridge.advice.measure import Measuring, MeasuringSide, batch_sketches, strata_of
 from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.cli.main import main
 from fedbridge.core.estimators import NoiseStream
@@ -51,7 +51,17 @@ class TestMeasuring:
 
     def test_gradients_are_those_of_the_loss(self):
         on = federation(blobs(target_rows=9), sketch_size=64)
-        measured = measure_task(on, 0, lambda text: None)
+        news = []
+
+        class Watching(MeasuringSide):
+            def compare(self, told):
+                news.append(super().compare(told))
+                return news[-1]
+
+        method = Measuring(on, {"after": 0})
+        on.host(lambda: Watching(on, {}))
+        method.measure_at_once()
+        ((measured, conditions),) = news
         model = torch.nn.Linear(2, 3)
         weight, bias = on.initial.parameters[:6].view(3, 2), on.initial.parameters[6:]
         with torch.no_grad():
@@ -60,11 +70,11 @@ class TestMeasuring:
         site = on.task.target
         torch.nn.functional.cross_entropy(model(site.x), site.y).backward()
         gradient = torch.cat((model.weight.grad.flatten(), model.bias.grad)).double()
-        sample = measured.batches.as_seen()
-        seen = sample.means[0] @ measured.batches.gram.sum(0) @ sample.means[0]
+        sample = measured.as_seen()
+        seen = sample.means[0] @ measured.gram.sum(0) @ sample.means[0]
         assert float(seen) == pytest.approx(float(gradient.square().sum()), rel=1e-4)
-        assert measured.conditions.samples == (9, 40, 40, 40)
-        assert measured.batches.fixed == ("median", "trimmed-mean")
+        assert conditions.samples == (9, 40, 40, 40)
+        assert measured.fixed == ("median", "trimmed-mean")
 
     def test_strata_are_classes_and_single_rows_go_together(self):
         on = federation(blobs(target_rows=9))

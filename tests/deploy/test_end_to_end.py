@@ -17,7 +17,7 @@ from deploying import give_data, patients
 from flower.children import pids_of
 from messy import SETTINGS, agreed, as_spelled, write_messy
 from pictures import write_images
-from small import same_model
+from small import same_model, same_numbers
 
 import fedbridge as fb
 from fedbridge.cli.main import main
@@ -381,3 +381,29 @@ def test_a_new_authority_takes_over_without_locking_anybody_out(made, processes)
     start_link(processes, made)
     wait_until(lambda: main(["deploy", "check", str(made.folder)]) == 0)
     run(made)
+
+
+def test_advice_of_every_site_is_that_of_one_machine_and_leaves_no_model(
+    made, processes, tmp_path, capsys
+):
+    """A and T are the target in turn, since both allow it."""
+    for name in made.plan().sites:
+        file = made.site(name).settings_file
+        file.write_text(file.read_text().replace("matrix = false", "matrix = true"))
+    ready(processes, made)
+    capsys.readouterr()
+    words = ["deploy", "advise", str(made.folder), "--matrix", "--after", "1", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in made.plan().sites:
+        patients(name).to_csv(here / f"{name}.csv", index=False)
+    local = fb.advise_matrix(here, seed=1, after=1, workers=1, **OPTIONS).to_json()
+    assert [turn["target"] for turn in found["turns"]] == ["A", "T"]
+    for ours, theirs in zip(found["turns"], local["turns"], strict=True):
+        same_numbers({**ours["advice"], "task": "here"}, json.loads(json.dumps(theirs["advice"])))
+    assert not made.site("T").run.exists()
+    assert not made.site("A").run.exists()
+    assert main([*words, "--resume"]) == 0
+    assert json.loads(capsys.readouterr().out) == found

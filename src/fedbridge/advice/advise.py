@@ -8,17 +8,24 @@ as its parts do on average, and the other rules are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedbridge.advice.batches import RESAMPLES, TINY, Measures, interval, measures
-from fedbridge.advice.measure import Measured, measure_task
-from fedbridge.advice.predict import curve, predictions, sample_counts
+from fedbridge.advice.batches import RESAMPLES, TINY, Measures, interval
+from fedbridge.advice.measure import (
+    ADVICE,
+    AFTER,
+    SKETCH_SIZE,
+    Gradients,
+    Measuring,
+    checked_samples,
+)
+from fedbridge.advice.predict import sample_counts
 from fedbridge.advice.verdict import (
     TARGET_ONLY,
     Advice,
@@ -35,25 +42,19 @@ from fedbridge.core import rules
 from fedbridge.data.load import check_weights, load_task
 from fedbridge.data.task import check_is_task
 from fedbridge.federation.federation import Federation
-from fedbridge.federation.settings import MANY, Settings, split_options
+from fedbridge.federation.settings import MANY, split_options
 from fedbridge.methods.candidates import Worth
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
-from fedbridge.runs.record import read_run
+from fedbridge.runs.record import RunRecord, read_run
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
 if TYPE_CHECKING:
     from fedbridge.data.task import FederatedTask
 
-AFTER = 8
-"""Rounds of ``auto``; in this one it chooses anew."""
-
-SKETCH_SIZE = 1024
-"""Numbers per block and half of a batch gradient that a site reports."""
-
-MEASURING = 0.7
-"""Share of the work that is measuring, for progress bars."""
+WITHHELD = "withheld"
+"""The choice of a target that protects what leaves it."""
 
 LAST_ROUNDS = 10
 ONLY_AUTO = (
@@ -78,6 +79,7 @@ def advise(
     after: int | None = None,
     samples: Sequence[int] | None = None,
     progress: Progress | None = None,
+    measure: Measure | None = None,
     **options: Any,
 ) -> Advice:
     """Advice before joining: what it is worth by the target's own labels, and who is near.
@@ -92,6 +94,7 @@ def advise(
         samples: numbers of labelled samples for the curve; None for a quarter to 64 times as many
             as there are.
         progress: called with the share that is done, and what is under way.
+        measure: who runs the measuring rounds; None for this machine.
         **options: options of the run (``Settings``); those of the task are given to ``load_task``.
 
     Example:
@@ -101,7 +104,7 @@ def advise(
     """
     rounds = AFTER if after is None else check_whole("after", after, least=0, most=MANY)
     seed = check_whole("seed", seed, least=0)
-    counts = None if samples is None else _checked(samples)
+    counts = checked_samples(samples)
     tell: Progress = progress or (lambda share, text: None)
     check_is_task(task)
     if isinstance(task, str | Path):
@@ -121,71 +124,109 @@ def advise(
             f"Expected a task of the target {target!r}, but got one of {task.target.name!r}: leave "
             f"`target` out, or give the task's name."
         )
-    settings, _ = split_options(
-        {"sketch_size": SKETCH_SIZE, **options}, "advise", (), task.defaults, task.model
-    )
-    measured = _measure(task, settings, seed, rounds, tell)
-
-    def simulated(share: float) -> None:
-        tell(MEASURING + (1 - MEASURING) * share, "predicting the rules' errors")
-
-    conditions = replace(measured.conditions, seed=seed)
-    blank = Advice(
-        task=task.name,
-        target=task.target.name,
-        seed=seed,
-        evidence=f"{_rounds(rounds)} of `auto`, and gradients of all sites at one point after them",
-        samples=conditions.samples[0],
-        worth=measured.worth,
-        notes=tuple(
-            f"{name} could not be measured: {reason}" for name, reason in measured.left_out.items()
-        ),
-    )
-    if measured.batches.freedom < 1:
-        return decided(blank)
-    names = rules.names()
-    errors, shares = predictions(measured.batches, names, conditions, simulated)
-    found = measures(measured.batches, seed)
-    points = curve(measured.batches, names, conditions, counts)
-    missing = [name for name in names if name not in errors]
-    present = [task.sources[index].name for index in measured.present]
-    trusted = [measured.shares[index] for index in measured.present]
-    return decided(
-        replace(
-            blank,
-            sigma2=found.sigma2,
-            partners=_partners(present, conditions.samples, found, trusted),
-            rules=ranked(errors, shares),
-            curve=points,
-            enough=enough_samples(points),
-            notes=(*blank.notes, *([f"no prediction for {', '.join(missing)}"] if missing else [])),
-        )
-    )
+    asked = AdviceRequest(task, seed, rounds, counts, {"sketch_size": SKETCH_SIZE, **options})
+    line = (measure or measure_here)(asked, tell)
+    return advice_of(line, task.name, task.target.name, seed, rounds)
 
 
-def _checked(samples: Sequence[int]) -> tuple[int, ...]:
-    counts = tuple(check_whole("samples", count, least=1) for count in samples)
-    if not counts:
-        raise OptionError("Expected at least one number of `samples`, but got none.")
-    return counts
+@dataclass(frozen=True)
+class AdviceRequest:
+    """What is to be measured.
+
+    Attributes:
+        task: whose sites.
+        seed: of everything random.
+        rounds: of ``auto``.
+        samples: numbers of samples to look ahead to; None for the usual ones.
+        options: of the run.
+    """
+
+    task: FederatedTask
+    seed: int
+    rounds: int
+    samples: tuple[int, ...] | None
+    options: Mapping[str, Any]
+
+    @property
+    def of_method(self) -> dict[str, Any]:
+        """Options of the method that measures."""
+        ahead = {} if self.samples is None else {"samples": list(self.samples)}
+        return {"after": self.rounds, **ahead}
 
 
-def _measure(
-    task: FederatedTask, settings: Settings, seed: int, after: int, progress: Progress
-) -> Measured:
+Measure = Callable[[AdviceRequest, Progress], Mapping[str, Any]]
+"""Runs the measuring rounds; what comes back is the last line of their history."""
+
+
+def measure_here(asked: AdviceRequest, progress: Progress) -> dict[str, Any]:
+    """The measuring rounds with all sites on this machine."""
+    task, seed = asked.task, asked.seed
+    settings, _ = split_options(dict(asked.options), "advise", (), task.defaults, task.model)
     with seeded(seed_of(seed, 0, 0, INITIALISING), torch.device("cpu")):
         model = build_model(settings.model or task.model, task)
     federation = Federation(task, model, settings, seed)
-    steps = settings.warmup + after + 1
+    warmup, steps = settings.warmup, settings.warmup + asked.rounds
     done = iter(range(steps + 1))
 
     def tell(text: str) -> None:
-        progress(MEASURING * next(done) / steps, text)
+        progress(next(done) / (steps + 1), text)
 
     try:
-        return measure_task(federation, after, tell)
+        method = Measuring(federation, asked.of_method)
+        slots, rows = method.room()
+        federation.open(slots=slots, rows=rows)
+        for number in range(1 - warmup, 1):
+            tell(f"warm-up round {number + warmup} of {warmup}")
+            federation.begin_round(number)
+            method.warm_up(number)
+        method.begin(method.state)
+        for number in range(1, asked.rounds + 1):
+            tell(f"round {number} of {asked.rounds}")
+            federation.begin_round(number)
+            record = method.run_round(number)
+        if not asked.rounds:
+            tell("measuring gradients")
+            record = method.measure_at_once()
+        progress(1.0, "done")
     finally:
         federation.close()
+    return {"beta": record.beta, **record.extra}
+
+
+def advice_of(line: Mapping[str, Any], task: str, target: str, seed: int, rounds: int) -> Advice:
+    """The advice that the last of the measuring rounds gives, by its line of the history."""
+    known = line.get(ADVICE) or {}
+    names, rows = known.get("sources", []), known.get("rows", [])
+    notes = [
+        f"{n} could not be measured: {reason}" for n, reason in known.get("left_out", {}).items()
+    ]
+    if line.get("choice") == WITHHELD:
+        notes.append(f"{target} protects what leaves it, and keeps what joining is worth to itself")
+    worth = line.get("worth")
+    blank = Advice(
+        task=task,
+        target=target,
+        seed=seed,
+        evidence=f"{_rounds(rounds)} of `auto`, and gradients of all sites at one point after them",
+        samples=known.get("samples"),
+        worth=None if worth is None else Worth(**worth),
+        notes=tuple(notes),
+    )
+    if "sigma2" not in known:
+        return decided(blank)
+    found = Gradients.of_told(known)
+    missing = [name for name in rules.names() if name not in found.errors]
+    return decided(
+        replace(
+            blank,
+            sigma2=found.measures.sigma2,
+            partners=_partners(names, (known["samples"], *rows), found.measures, known["shares"]),
+            rules=ranked(dict(found.errors), dict(found.relative)),
+            curve=found.curve,
+            enough=enough_samples(found.curve),
+            notes=(*notes, *([f"no prediction for {', '.join(missing)}"] if missing else [])),
+        )
+    )
 
 
 def _rounds(count: int) -> str:
@@ -229,7 +270,7 @@ def _tells(line: dict[str, Any]) -> bool:
     return line["round"] >= 1 and None not in known
 
 
-def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
+def advise_from_run(path: Path, counts: Sequence[int] | None = None) -> Advice:
     """Advice from what a run has measured.
 
     What joining is worth is known by runs of ``auto``; distances come from the last rounds in which
@@ -240,6 +281,8 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
     """
     record = read_run(path)
     config, summary = record.config, record.summary
+    if record.history and record.history[-1].get(ADVICE):
+        return _measured_before(path, record)
     told = [line for line in record.history if _tells(line)][-LAST_ROUNDS:]
     judged = record.worth
     if not told and not judged:
@@ -294,6 +337,21 @@ def advise_from_run(path: Path, counts: Sequence[int] | None) -> Advice:
             notes=(*blank.notes, FITTED, BOUNDS),
         )
     )
+
+
+def _measured_before(path: Path, record: RunRecord) -> Advice:
+    """What measuring rounds over a network have left in their folder."""
+    config, line = record.config, record.history[-1]
+    absent = (record.summary or {}).get("absent", {})
+    notes = [f"{name} took no part: {reason}" for name, reason in absent.items()]
+    try:
+        found = advice_of(line, config["task"], config["target"], config["seed"], config["rounds"])
+    except (ValueError, IndexError, KeyError) as error:
+        raise NoEvidenceError(
+            f"Expected what advice has measured in {str(path)!r}, but it does not fit "
+            f"together ({error}): measure again."
+        ) from error
+    return found.with_notes(*(str(note).rstrip(".") for note in (*notes, *line["notes"])))
 
 
 def _curve(

@@ -153,6 +153,10 @@ class Advice:
         """The verdict."""
         return self.verdict
 
+    def with_notes(self, *notes: str) -> Advice:
+        """The same, with more that a reader should know."""
+        return replace(self, notes=(*self.notes, *notes))
+
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain values."""
         return {"format": FORMAT, **asdict(self)}

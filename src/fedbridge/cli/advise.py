@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.text import one_line
 from fedbridge.cli import shared
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group, RenderableType
 
+    from fedbridge.advice.matrix import AdviceMatrix
     from fedbridge.advice.verdict import Advice
     from fedbridge.evaluation.intervals import Interval
     from fedbridge.report.tables import Table
@@ -28,6 +29,18 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("task", metavar="TASK|RUN_DIR")
     parser.add_argument("--target", help="the site that asks")
     parser.add_argument(
+        "--matrix", action="store_true", help="every site the target in turn: who gains from whom"
+    )
+    parser.add_argument(
+        "--targets", metavar="A,B,...", help="with --matrix, these sites only (default: all)"
+    )
+    parser.add_argument(
+        "--labels", type=shared.natural, metavar="N", help="labelled rows of a target, if fewer"
+    )
+    parser.add_argument(
+        "--engine", default="local", help="local, flower or flower-sim (default: local)"
+    )
+    parser.add_argument(
         "--seed",
         type=shared.natural,
         default=0,
@@ -40,39 +53,112 @@ def add(commands: shared.Commands) -> None:
         "--samples", type=counts, metavar="N,N,...", help="labelled samples to look ahead to"
     )
     parser.add_argument("--set", action="append", metavar="OPTION=VALUE", help="any option")
-    parser.add_argument("--out", type=shared.place, metavar="FILE", help="JSON to write")
+    parser.add_argument(
+        "--out", type=shared.place, metavar="FILE", help="JSON to write; with --matrix a folder"
+    )
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
 def advise_command(args: Namespace) -> int:
     """Measure, with progress, and show the advice."""
-    with shared.results_only(args):
-        from fedbridge.advice import advise
-        from fedbridge.advice.advise import is_run
-        from fedbridge.base.files import to_json, write_atomically
-        from fedbridge.data.load import check_weights, load_task
+    from fedbridge.advice.matrix import AdviceMatrix
 
+    with shared.results_only(args):
         of_run, of_task = shared.sort_options(args, ())
         of_run |= {} if args.after is None else {"after": args.after}
-        if is_run(Path(args.task)):
-            task, target, of_run = args.task, args.target, of_run | of_task
-        else:
-            with shared.run_options_named():
-                check_weights(args.task, of_run.get("model"), of_task)
-                task = load_task(args.task, args.target, args.seed, **of_task)
-            target = None
-        with shared.share_progress(quiet=args.quiet or args.json) as update:
-            advice = advise(
-                task, target, args.seed, samples=args.samples, progress=update, **of_run
-            )
-        if args.out is not None:
-            write_atomically(args.out, to_json(advice.to_json(), indent=1))
+        of_run |= {"samples": args.samples, "engine": args.engine}
+        if args.labels is not None:
+            if "n_target" in of_task:
+                raise shared.UsageError("Expected --labels or --n-target, but got both.")
+            of_task["n_target"] = args.labels
+        found = (_advise_all if args.matrix else _advise)(args, of_run, of_task)
+    if isinstance(found, AdviceMatrix):
+        return tell_matrix(args, found)
+    return tell_advice(args, found)
+
+
+def tell_advice(args: Namespace, advice: Advice) -> int:
+    """Write advice where it is to be, and show it."""
+    if args.out is not None:
+        from fedbridge.base.files import to_json, write_atomically
+
+        write_atomically(args.out, to_json(advice.to_json(), indent=1))
     if args.json:
         shared.write_json(advice.to_json())
     else:
         shared.results().print(show_advice(advice))
     return 0
+
+
+def _advise(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> Advice:
+    from fedbridge.advice.advise import is_run
+    from fedbridge.data.load import check_weights, load_task
+    from fedbridge.workflows.advise import advise
+
+    if args.targets is not None:
+        raise shared.UsageError("Expected --matrix with --targets; one site is a --target.")
+    if is_run(Path(args.task)):
+        task, target, of_run = args.task, args.target, of_run | of_task
+    else:
+        with shared.run_options_named():
+            check_weights(args.task, of_run.get("model"), of_task)
+            task = load_task(args.task, args.target, args.seed, **of_task)
+        target = None
+    with shared.share_progress(quiet=args.quiet or args.json) as update:
+        return advise(task, target, args.seed, progress=update, **of_run)
+
+
+def _advise_all(args: Namespace, of_run: dict[str, Any], of_task: dict[str, Any]) -> AdviceMatrix:
+    from fedbridge.workflows.advise import advise_matrix
+
+    if args.target is not None:
+        raise shared.UsageError(
+            "Expected no --target with --matrix, where every site is the target in turn: name some "
+            "of them with --targets A,B."
+        )
+    if args.out is not None and args.out.is_file():
+        raise shared.UsageError(
+            f"Expected a folder to write the matrix to, but {str(args.out)!r} is a file: name "
+            f"another with --out."
+        )
+    targets = "all" if args.targets in (None, "all") else _names(args.targets)
+    quiet = args.quiet or args.json
+    with shared.share_progress(quiet=quiet) as update, shared.run_options_named():
+        return advise_matrix(
+            args.task, targets, args.seed, of_task=of_task, progress=update, **of_run
+        )
+
+
+def tell_matrix(args: Namespace, matrix: AdviceMatrix) -> int:
+    """Write the matrix where it is to be, and show it."""
+    page = None if args.out is None else matrix.write(args.out)
+    if args.json:
+        told = {} if page is None else {"report": str(page)}
+        shared.write_json({**matrix.to_json(), **told})
+        return 0
+    console = shared.results()
+    console.print(show_matrix(matrix))
+    if page is not None:
+        console.print(f"report: {page}", soft_wrap=True)
+    return 0
+
+
+def show_matrix(matrix: AdviceMatrix) -> Group:
+    """Who helps whom and who gains what; what it comes to last."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from fedbridge.report.tables import to_terminal
+
+    parts: list[RenderableType] = []
+    for table in (matrix.helpers(), matrix.gains()):
+        parts += [to_terminal(table, titled=True), *map(Text, table.notes), Text("")]
+    return Group(*parts, Text(str(matrix), "bold"))
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def counts(text: str) -> list[int]:

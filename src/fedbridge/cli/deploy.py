@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.cli import shared
+from fedbridge.cli.advise import counts, tell_advice, tell_matrix
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fedbridge.data.site_arrays import ArrayReading
     from fedbridge.deploy.checking import FindingState, Report
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder
+    from fedbridge.report.tables import Table as LeavingTable
 
 NOT_IN_ORDER = 2
 WRITABLE_TO_OTHERS = 0o022
@@ -59,6 +61,7 @@ def add(commands: shared.Commands) -> None:
         parser.add_argument(
             "--print", action="store_true", help="show the Flower command and do nothing"
         )
+    _add_advise(own, either)
     parser = _add(own, "renew", renew_command, whole)
     parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
     parser.add_argument("--authority", action="store_true", help="also a new authority")
@@ -70,6 +73,29 @@ def _add(own: shared.Commands, name: str, command: shared.Command, folder: str) 
     parser = shared.add_command(own, f"deploy {name}", partial(_with_flower, command))
     parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser
+
+
+def _add_advise(own: shared.Commands, folder: str) -> None:
+    parser = _add(own, "advise", advise_command, folder)
+    parser.add_argument(
+        "--matrix", action="store_true", help="every site the target in turn: who gains from whom"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what leaves each site, and do nothing"
+    )
+    parser.add_argument("--resume", action="store_true", help="keep what is measured already")
+    parser.add_argument(
+        "--after", type=shared.natural, default=8, help="rounds of auto (default: 8)"
+    )
+    parser.add_argument(
+        "--labels", type=shared.natural, metavar="N", help="labelled rows of a target, if fewer"
+    )
+    parser.add_argument(
+        "--samples", type=counts, metavar="N,N,...", help="labelled samples to look ahead to"
+    )
+    parser.add_argument(
+        "--out", type=shared.place, metavar="FILE", help="JSON to write; with --matrix a folder"
+    )
 
 
 def _with_flower(command: shared.Command, args: Namespace) -> int:
@@ -419,6 +445,54 @@ def run_command(args: Namespace) -> int:
     _tell(args, content, lines)
     fate = state.details or ("no reason given" if state.finished else "it goes on without us")
     return shared.complain(f"run {run_id} is {state.status}: {fate}", shared.FAILED)
+
+
+def advise_command(args: Namespace) -> int:
+    """Measure over the link, for the target or for every site in turn; or say what would leave."""
+    from fedbridge.deploy.advising import (
+        AdviceOptions,
+        advise_all,
+        advise_over_link,
+        leaving,
+        leaving_here,
+        planned_turns,
+    )
+    from fedbridge.deploy.folders import Deployment, SiteFolder
+
+    folder = args.folder.absolute()
+    options = AdviceOptions(args.after, args.labels, args.samples)
+    if SiteFolder(folder).settings_file.exists():
+        if not args.dry_run:
+            raise FedbridgeError(
+                "Expected the coordinator to ask for advice, in the deployment's folder; in a "
+                "site's, --dry-run says what would leave it."
+            )
+        return _tell_leaving(args, leaving_here(SiteFolder(folder).settings(), options.after))
+    deployment = Deployment(folder)
+    plan = deployment.plan()
+    turns = planned_turns(deployment, plan, matrix=args.matrix)
+    if args.dry_run:
+        return _tell_leaving(args, leaving(turns, options.after))
+    if args.matrix:
+        matrix = advise_all(deployment, plan, options, _to_stderr, resume=args.resume)
+        return tell_matrix(args, matrix)
+    advice = advise_over_link(deployment, plan, turns[0], options, _to_stderr, resume=args.resume)
+    return tell_advice(args, advice)
+
+
+def _tell_leaving(args: Namespace, table: LeavingTable) -> int:
+    """What leaves sites, as a table or as one JSON object."""
+    from rich.text import Text
+
+    from fedbridge.report.tables import to_terminal
+
+    if args.json:
+        names = ("site", "role", "sends", "record", "seen_by")
+        lines = [dict(zip(names, row, strict=True)) for row in table.rows]
+        shared.write_json({"leaves": lines, "notes": list(table.notes)})
+        return 0
+    shared.results().print(to_terminal(table, titled=True), *map(Text, table.notes), sep="\n")
+    return 0
 
 
 def _tell(args: Namespace, content: Mapping[str, Any], lines: Iterable[str]) -> int:

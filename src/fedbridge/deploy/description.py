@@ -70,6 +70,7 @@ class Description:
         versions: What it runs.
         split: At the target, how its rows will be divided, as its settings say.
         arrays: What its images or arrays are like; None if it has a table.
+        matrix: Whether it takes another role for advice in which every site is the target in turn.
     """
 
     site: str
@@ -81,6 +82,7 @@ class Description:
     versions: Mapping[str, str]
     split: Mapping[str, int | float] | None = None
     arrays: ArraySummary | None = None
+    matrix: bool = False
 
     def to_json(self) -> str:
         """The description as JSON text; examples of numbers, which are values of rows, stay out."""
@@ -100,6 +102,7 @@ class Description:
             "versions": dict(self.versions),
             **({} if self.split is None else {"split": dict(self.split)}),
             **({} if self.arrays is None else {"arrays": self.arrays.record()}),
+            **({"matrix": True} if self.matrix else {}),
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -120,6 +123,7 @@ def describe_site(
         table.summary,
         own_versions(),
         settings.planned_split() if settings.role == "target" else None,
+        settings.matrix,
     )
     cautions = [f"{text}: may a stranger know?" for text in table.cautions]
     cautions += [
@@ -208,6 +212,7 @@ def _description(content: dict[str, Any]) -> Description:
         versions={_text(name): _text(value) for name, value in content["versions"].items()},
         split=None if "split" not in content else _numbers(content["split"]),
         arrays=None if "arrays" not in content else _arrays(content["arrays"]),
+        matrix=content.get("matrix") is True,
     )
 
 

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, parse_toml, read_text
-from fedbridge.base.options import check_known, check_number, check_whole
+from fedbridge.base.options import check_flag, check_known, check_number, check_whole
 from fedbridge.data.images.folder import IMAGE_SIZE
 from fedbridge.data.site_arrays import WORDS, ArrayReading
 from fedbridge.data.split import OWN_SPLIT, TEST_FRACTION, SplitOptions
@@ -225,6 +225,8 @@ class SiteSettings:
         curation: How its own file becomes a table as agreed.
         device: What it computes on, such as ``cuda``.
         arrays: How its images or arrays are read; None for a table.
+        advice: Whether sketches of its gradients may go to the target, for advice.
+        matrix: Whether it takes another role than its own while every site is the target in turn.
     """
 
     site: str
@@ -241,6 +243,8 @@ class SiteSettings:
     curation: Curation = UNCHANGED
     device: str = CPU
     arrays: ArrayReading | None = None
+    advice: bool = False
+    matrix: bool = False
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -261,6 +265,9 @@ TEXTS = (
 OTHERS = ("port", "seed", "n-target", "test-fraction", "image-size", "grayscale")
 """What it says in numbers, besides privacy and floors."""
 
+OF_ADVICE = ("advice", "matrix")
+"""What it allows for advice, true or false."""
+
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
 """What it says of its own file."""
 TABLES = tuple(name.replace("_", "-") for name in PAIRS)
@@ -269,7 +276,10 @@ TABLES = tuple(name.replace("_", "-") for name in PAIRS)
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    check_known(content, (*TEXTS, *OF_FILE, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
+    known = (*TEXTS, *OF_FILE, *OTHERS, *OF_ADVICE, *SETTINGS, *FLOORS)
+    check_known(content, known, "site.toml")
+    for name in OF_ADVICE:
+        check_flag(name, content.get(name, False))
     for name in (*TEXTS, *OF_FILE):
         if name not in (*TABLES, "percent") and not isinstance(content.get(name, ""), str):
             raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
@@ -389,6 +399,7 @@ class SiteFolder:
                 curation=curation_in(content),
                 device=content.get("device", CPU),
                 arrays=arrays,
+                **{name: content.get(name, False) for name in OF_ADVICE},
             )
         except KeyError as error:
             raise DeploymentError(
@@ -417,6 +428,7 @@ class Deployment:
         database: What the link remembers: registered sites and runs.
         run: The run's folder: history, checkpoint, model, report.
         members: Which sources belong to the federation, for a run that goes on.
+        advice: What the measuring rounds of advice have left, a folder for every target.
         sites: The folders of all sites, with the public keys that a run believes.
     """
 
@@ -432,6 +444,7 @@ class Deployment:
         self.database = self.coordinator / "link.db"
         self.run = self.coordinator / "run"
         self.members = self.coordinator / "members.json"
+        self.advice = self.coordinator / "advice"
         self.sites = folder / "sites"
 
     def site(self, name: str) -> SiteFolder:
@@ -484,6 +497,13 @@ def what_it_is(plan: DeploymentPlan) -> str:
     return f"this site's own data, {WORDS[plan.arrays.form]}"
 
 
+FOR_ADVICE = (
+    "For `fedbridge deploy advise`: sketches of this site's gradients may go to the target; this "
+    "site\n# may be the target, or a source, in turn. `fedbridge deploy advise . --dry-run` says "
+    "what leaves it."
+)
+
+
 def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
     """A new ``site.toml``; flat, with plain values, because Flower's node reads it too."""
     agreed, reading = plan.agreed(site), plan.read_as()
@@ -500,6 +520,7 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         },
         f"How {HOW_READ[plan.arrays is None]}": reading,
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
+        FOR_ADVICE: {"advice": True, "matrix": False},
     }
     own: dict[str, Mapping[str, object]] = {
         "What this site computes on; no run can choose it. `deploy check` says if it is there.": {

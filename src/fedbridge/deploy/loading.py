@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from fedbridge.advice.measure import ADVICE
 from fedbridge.base.files import parse_json, read_text
 from fedbridge.data.site_arrays import ArraySummary, load_array_site
 from fedbridge.data.split import TEST_FRACTION, SplitOptions
@@ -35,8 +36,9 @@ def own_rows(schema: Path) -> Callable[[Context], LocalSite]:
     """A loader for ``client_app``: each site reads what its node's configuration names as ``data``.
 
     Which site it is and what its role is stands in the site's own configuration; a run that would
-    make it anything else is refused. The run's configuration says the rest: ``target``, ``seed``,
-    ``n-target`` (0: all training rows) and ``test-fraction``, within the site's floors.
+    make it anything else is refused, but for advice where that allows it. The run's configuration
+    says the rest: ``target``, ``seed``, ``n-target`` (0: all training rows) and ``test-fraction``,
+    within the site's floors.
     ``schema``, which all sites agreed on, is a file of the app.
     """
 
@@ -45,11 +47,13 @@ def own_rows(schema: Path) -> Callable[[Context], LocalSite]:
         columns = () if isinstance(agreed, ArraySummary) else (agreed.label_column, *agreed.kinds)
         node = nested(context.node_config, columns)
         check_site_settings(node)
-        name, role = str(node["site"]), str(node["role"])
-        if (name == run["target"]) != (role == "target"):
+        name, own = str(node["site"]), str(node["role"])
+        role = "target" if name == run["target"] else "source"
+        if role != own and not (node.get("matrix") is True and run.get("method") == ADVICE):
             raise DeploymentError(
-                f"Expected site {name!r} to be a {role}, as its site.toml says, but the target "
-                f"of this run is {run['target']!r}: ask the coordinator."
+                f"Expected site {name!r} to be a {own}, as its site.toml says, but the target "
+                f"of this run is {run['target']!r}: ask the coordinator. For advice alone, "
+                f"`matrix = true` there would allow it."
             )
         every = SplitOptions(test_fraction=float(run.get("test-fraction", TEST_FRACTION)))
         few = int(run.get("n-target", 0)) or None

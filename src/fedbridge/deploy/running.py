@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from fedbridge.flower.options import ConfigValue
+
 EVERYWHERE = "0.0.0.0"
 LOOK_EVERY = 0.3
 SEQUENCE = re.compile(r"\x1b\[[0-9;]*m|(?![\t\n])" + CONTROL.pattern)
@@ -234,10 +236,16 @@ def other_keys(nodes: Iterable[Node], keys: Mapping[str, bytes]) -> list[tuple[s
     return [(node.name, OTHER_KEY.format(node.name, node.node_id)) for node in others]
 
 
-def start_run(deployment: Deployment, plan: DeploymentPlan, say: Callable[[str], object]) -> int:
+def start_run(
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    say: Callable[[str], object],
+    config: Mapping[str, ConfigValue] | None = None,
+) -> int:
     """Start a run of the app, which goes on from what is in the run's folder; its number.
 
-    ``say`` is called with each key under a site's name that the run will not believe.
+    ``say`` is called with each key under a site's name that the run will not believe; ``config`` is
+    what the run is told otherwise than the plan says.
     """
     if not deployment.schema.exists():
         raise DeploymentError(
@@ -247,7 +255,7 @@ def start_run(deployment: Deployment, plan: DeploymentPlan, say: Callable[[str],
     with _control(deployment, plan) as control:
         for _, complaint in other_keys(control.nodes(), deployment.public_keys()):
             say(f"{complaint}\n")
-        return control.submit(deployment.app, _places(deployment))
+        return control.submit(deployment.app, {**_places(deployment), **(config or {})})
 
 
 def follow_run(

@@ -304,6 +304,8 @@ def _measured(message: Message, worker: SiteWorker, work: dict[str, Any]) -> Mes
     else:
         chosen = worker.own_model(number) or _states(message, worker.layout)[0]
         evaluation = worker.evaluate(number, chosen)
+    if worker.measures:
+        evaluation = Evaluation(None)
     absent = [name for name in worker.spec.sources if name in work.get("absent", ())]
     worker.keep(number, chosen, evaluation, facts, absent)
     if worker.privacy is not None:
@@ -344,7 +346,14 @@ def _worker(
         budget=budget,
         floors=floors,
         device=_device(context),
+        advises=simulated or context.node_config.get("advice") is True,
     )
+    agreed = context.node_config.get("role", site.role)
+    if agreed != site.role and not worker.measures:
+        raise messages.RequestError(
+            f"Expected {site.name!r} to be a {agreed}, but this run takes it for a {site.role}, as "
+            f"only advice may."
+        )
     return worker, work
 
 

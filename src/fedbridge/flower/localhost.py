@@ -120,7 +120,7 @@ class Rehearsal:
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)
             own = {**OPEN.config(), **self._privacy()}
-            nodes[site.name] = {"data": str(data), "memory": str(memory), **own}
+            nodes[site.name] = {"data": str(data), "memory": str(memory), "advice": True, **own}
         folder = self.folder / FLOWER
         if self.engine == "flower":
             return Cluster(folder, nodes, secure=secure)

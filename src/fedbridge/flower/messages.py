@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, fields
 from io import BytesIO
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbridge import methods
+from fedbridge.advice.measure import OF_SOURCES, Gradients
 from fedbridge.base.errors import FedbridgeError, ShapeError
 from fedbridge.base.files import parse_json
 from fedbridge.base.text import plain
@@ -291,6 +292,12 @@ WORTH = {
 }
 """What joining is worth to the target (``methods.candidates.Worth``), in this order."""
 
+GRADIENTS = ("sigma2", *OF_SOURCES, "errors", "relative", "curve")
+"""What the target finds when it compares gradients (``advice.measure.Gradients``)."""
+
+MOST_NUMBERS = 10_000
+"""So many numbers stand in one of these entries at most."""
+
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
         "site",
@@ -304,6 +311,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "choice",
         "said",
         "candidates",
+        "rules",
     ),
     r"hello": ("num-examples", "num-test", "num-classes", "num-outputs"),
     r"update-\d+": ("values", "steps"),
@@ -312,10 +320,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"told-\d+": (MEANS, COVARIANCE),
     r"metrics-\d+": tuple(SCALARS),
     r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
+    r"gradients": GRADIENTS,
 }
 """Names of records (as patterns) and of their fields; ``*`` stands for the model's own names."""
 
-KINDS = {"site": ConfigRecord, "hello": MetricRecord, "metrics": MetricRecord}
+KINDS = {"site": ConfigRecord, **dict.fromkeys(("hello", "metrics", "gradients"), MetricRecord)}
 """Records that hold texts and numbers, by the first part of their names; all others hold arrays."""
 
 CHOICE = 80
@@ -442,7 +451,13 @@ def evaluate_reply(
         if "worth" in facts:
             metrics["worth"] = [float(value) for value in facts["worth"].values()]
         metrics["rest"] = int(facts.get("rest", False))
-    return RecordDict({SITE: _site(site, "target", about), "metrics": metrics})
+    content = RecordDict({"metrics": metrics})
+    if facts is not None and "gradients" in facts:
+        found = facts["gradients"]
+        about["rules"] = found["rules"]
+        content["gradients"] = MetricRecord({name: found[name] for name in GRADIENTS})
+    content[SITE] = _site(site, "target", about)
+    return content
 
 
 def read_evaluation(content: RecordDict) -> Evaluation:
@@ -506,6 +521,27 @@ def read_choice(content: RecordDict) -> dict[str, Any]:
         told["worth"] = {
             name: kind(v) for (name, kind), v in zip(WORTH.items(), worth, strict=True)
         }
+    if "gradients" in content:
+        told["gradients"] = _read_gradients(content, about.get("rules"))
+    return told
+
+
+def _read_gradients(content: RecordDict, names: object) -> dict[str, Any]:
+    """What the target has found by comparing gradients: lists of numbers, of which all fit."""
+    if not isinstance(names, list) or len(names) > MOST_CANDIDATES:
+        raise ReplyError("it compares gradients by too many rules, or by none")
+    told: dict[str, Any] = {"rules": [printable(name)[:CHOICE] for name in names]}
+    for name in GRADIENTS:
+        numbers = content.metric_records["gradients"].get(name)
+        if not isinstance(numbers, list) or len(numbers) > MOST_NUMBERS:
+            raise ReplyError(f"what it says of gradients has no {name}")
+        told[name] = [float(number) for number in numbers]
+        if not all(map(isfinite, told[name])):
+            raise ReplyError(f"the {name} of its gradients is not finite")
+    try:
+        Gradients.of_told(told)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ReplyError(f"what it says of gradients does not fit together: {error}") from error
     return told
 
 

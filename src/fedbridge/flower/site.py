@@ -22,6 +22,7 @@ import platformdirs
 import torch
 
 from fedbridge import methods
+from fedbridge.advice.measure import ADVICE
 from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
@@ -173,11 +174,13 @@ class SiteWorker:
         budget: float | None = None,
         floors: Floors | None = None,
         device: str = CPU,
+        advises: bool = False,
     ) -> None:
         """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs.
 
         What is asked must keep to the ``floors``, the usual ones by default. ``device`` is the
-        site's own to choose: what a run says of it is the coordinator's.
+        site's own to choose: what a run says of it is the coordinator's. ``advises`` lets a
+        source's batches be told apart for advice, where the target gets to see their sketches.
         """
         if site.name not in spec.sites:
             raise RequestError(
@@ -186,6 +189,7 @@ class SiteWorker:
             )
         self.site, self.spec, self.memory = site, spec, memory
         self.privacy, self.budget, self.floors = privacy, budget, floors or Floors()
+        self.advises = advises
         self.client = spec.sites.index(site.name)
         if (self.client == TARGET) != (site.role == "target"):
             raise RequestError(
@@ -207,6 +211,11 @@ class SiteWorker:
         """Do a round's jobs; ``known`` says that the site has kept a part of its own before."""
         if not jobs or any(job.client != self.client for job in jobs):
             raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
+        if self.client != TARGET and not self.advises and any(map(_is_told_apart, jobs)):
+            raise RequestError(
+                "Expected no sketches of a source's batches, which the target would see: this "
+                "site's own `advice = true`, which only its site.toml says, allows them."
+            )
         self.floors.count(self.memory.root / ASKED, "train")
         self.federation.begin_round(round)
         mine = [self._completed(job, states) for job in jobs]
@@ -314,6 +323,11 @@ class SiteWorker:
         if own is not None:
             self.memory.save(PART, round, {PART: own}, {})
 
+    @property
+    def measures(self) -> bool:
+        """Whether this is no run for a model, but one for advice."""
+        return self.spec.method == ADVICE
+
     def own_model(self, round: int) -> Model | None:
         """The model that the target has decided on, up to a round; None if there is none."""
         if round < 1 or self._make_side() is None:
@@ -336,8 +350,11 @@ class SiteWorker:
     ) -> None:
         """Keep the model of a round; where rows are set aside, only if it is the best on them.
 
-        ``facts`` are what a decision stands on, ``absent`` the sources that took no part.
+        ``facts`` are what a decision stands on, ``absent`` the sources that took no part. Advice
+        makes no model to keep: that of an earlier run stays where it is.
         """
+        if self.measures:
+            return
         kept = TargetRun(
             self.memory.model(),
             self.site,
@@ -368,13 +385,13 @@ class SiteWorker:
 
     def _check_news(self, side: TargetSide, news: News) -> None:
         """Refuse news of another model than this run's, or of one that is none."""
+        numbers = [*news.facts.values()]
+        if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers):
+            raise RequestError("Expected numbers of at least 0 in the news, but got others.")
         wanted = types_and_shapes(side.expects(self.federation.initial, news))
         complaint = screen_news(news.tensors, wanted)
         if complaint is not None:
             raise RequestError(f"Expected news of a model of this run, but: {complaint}.")
-        numbers = [*news.facts.values()]
-        if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers):
-            raise RequestError("Expected numbers of at least 0 in the news, but got others.")
 
     def _completed(self, job: Job, states: Sequence[State]) -> Job:
         """A job with what only the site knows: rows in use, class weights, the model's buffers."""
@@ -445,6 +462,10 @@ class SiteWorker:
         if kept:
             self.memory.save(ROUNDING, round, kept, {})
         return deliveries
+
+
+def _is_told_apart(job: Job) -> bool:
+    return job.plan.noise == "sketch"
 
 
 def own_view(site: LocalSite, spec: RunSpec) -> DistantTask:

@@ -50,6 +50,7 @@ __all__ = [
     "RuleMethod",
     "StepContext",
     "add_plugin",
+    "add_unlisted",
     "check_number",
     "check_travels",
     "check_whole",
@@ -100,6 +101,14 @@ _registry.add("fada", FADA)
 _registry.add("mme", MME)
 
 
+_unlisted: dict[str, type[Method]] = {}
+
+
+def add_unlisted(name: str, kind: type[Method]) -> None:
+    """Make a method known by a name that nobody is offered: it makes no model of its own."""
+    _unlisted[name] = kind
+
+
 def names() -> list[str]:
     """All methods: the recommended one first, then every rule, then the others."""
     own = _registry.names()
@@ -108,8 +117,8 @@ def names() -> list[str]:
 
 def options_of(name: str) -> tuple[str, ...]:
     """Options that the method takes besides those of every run."""
-    _check(name)
-    return _registry.get(name).options if name in _registry.names() else rules.get(name).options
+    kind = _kind_of(name)
+    return rules.get(name).options if kind is None else kind.options
 
 
 def needs_of(name: str) -> tuple[Need, ...]:
@@ -127,8 +136,7 @@ def is_bound(name: str) -> bool:
 
 def class_of(name: str) -> type[Method]:
     """The class that runs the method."""
-    _check(name)
-    return _registry.get(name) if name in _registry.names() else RuleMethod
+    return _kind_of(name) or RuleMethod
 
 
 def check_travels(method: str) -> None:
@@ -150,9 +158,8 @@ def decides_at_target(method: str) -> bool:
 
 def summary_of(name: str) -> str:
     """What the method does, in one line, and what it needs."""
-    _check(name)
-    own = name in _registry.names()
-    text = _registry.get(name).__doc__ if own else rules.get(name).function.__doc__
+    kind = _kind_of(name)
+    text = rules.get(name).function.__doc__ if kind is None else kind.__doc__
     summary = (text or "").strip().partition("\n")[0]
     needs = ", ".join(need.value for need in needs_of(name))
     return f"{summary} (needs {needs})" if needs else summary
@@ -169,10 +176,10 @@ def usual_options(name: str, task: FederatedTask, given: Mapping[str, object]) -
 
 def make(name: str, federation: Federation, options: Mapping[str, Any]) -> Method:
     """A method, ready to begin."""
-    _check(name)
-    if name in _registry.names():
-        return _registry.get(name)(federation, options)
-    return RuleMethod(federation, options, rules.get(name))
+    kind = _kind_of(name)
+    if kind is None:
+        return RuleMethod(federation, options, rules.get(name))
+    return kind(federation, options)
 
 
 def known_as(method: object) -> str:
@@ -256,9 +263,13 @@ def _add_own(name: str, found: Any) -> str:
     return name
 
 
-def _check(name: str) -> None:
+def _kind_of(name: str) -> type[Method] | None:
+    """The class of a method that is more than a rule; None for a rule."""
+    if name in _unlisted:
+        return _unlisted[name]
     if name not in names():
         raise UnknownNameError(
             f"Expected the name of a method, but got {name!r}.{nearest(name, names())} "
             f"Known: {', '.join(names())}; your own as module:name, or from a file with --plugin."
         )
+    return _registry.get(name) if name in _registry.names() else None

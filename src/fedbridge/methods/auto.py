@@ -166,11 +166,15 @@ class Auto(Method):
         if TARGET not in present:
             record.notes.append("the target is missing: its model stays as it was")
             return record
-        news = News(self.led.tensors(), {"work": work})
-        if (decision := self.ask_target(round, news, record)) is not None:
+        decision = self.ask_target(round, self._news(round, work), record)
+        if decision is not None:
             self._take(decision, record)
         record.seconds_aggregate = time.perf_counter() - trained_at
         return record
+
+    def _news(self, round: int, work: float) -> News:
+        """What the target hears of a round: the led model, and the work of one source."""
+        return News(self.led.tensors(), {"work": work})
 
     def memory(self) -> dict[str, Tensor]:
         """The led model, the evidence so far, and the target's side, if that is here."""

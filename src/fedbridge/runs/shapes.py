@@ -45,6 +45,14 @@ WORTH: Kind = {
     "rows": int,
     "of_classes": bool,
 }
+MEASURED: Kind = {
+    **_of([float], "sigma2? d2? cosine? ratio? weight? errors? relative? curve?"),
+    **_of([str], "sources rules?"),
+    "samples": int,
+    "rows": [int],
+    "shares": [NUMBER],
+    "left_out": {str: str},
+}
 ROUND: Kind = {
     **_of(int, "round bytes_up? bytes_down?"),
     **_of(NUMBER, "loss? accuracy? balanced_accuracy? auc? sigma2? validation_loss?"),
@@ -53,6 +61,7 @@ ROUND: Kind = {
     **_of(({str: NUMBER}, None), "cv_loss? cv_error? weights?"),
     **_of((str, None), "choice? said?"),
     "worth?": (WORTH, None),
+    "advice?": (MEASURED, None),
     "failures?": ({str: str}, None),
     "notes?": ([str], None),
 }
