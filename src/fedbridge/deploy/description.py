@@ -123,7 +123,7 @@ def describe_site(
         table.summary,
         own_versions(),
         settings.planned_split() if settings.role == "target" else None,
-        settings.matrix,
+        matrix=settings.matrix,
     )
     cautions = [f"{text}: may a stranger know?" for text in table.cautions]
     cautions += [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor, dtype
+    from torch import Tensor
 
     from fedbridge.evaluation.metrics import Evaluation
     from fedbridge.training.state import Model, State

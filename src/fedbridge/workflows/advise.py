@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedbridge.advice.advise import AdviceRequest, Progress
     from fedbridge.advice.verdict import Advice
     from fedbridge.data.task import FederatedTask
-    from fedbridge.federation.loop import HistoryLine
+    from fedbridge.federation.follow import HistoryLine
 
 STARTING = 0.05
 """Share of the work that is starting Flower's processes, for progress bars."""
