@@ -26,7 +26,7 @@ from report_reading import (
 import fedbridge as fb
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.values import OBJECT_MODEL
-from fedbridge.report import ReportError, write_report
+from fedbridge.report import ReportError, write_report, write_tables
 
 EVIL = "<script>alert(1)</script>"
 
@@ -546,3 +546,15 @@ def test_where_no_source_can_lie_on_the_map_the_page_says_so(tmp_path):
     page = page_of(write_run(tmp_path, lines(1, d2=[-1.0, -3.0])))
     assert "map-of-winners" not in charts(page)
     assert "No map of who wins" in page.one("section", id="whom-it-trusted").text
+
+
+def test_of_a_thousand_sources_the_weightiest_ten_are_named_and_the_others_share_a_line(tmp_path):
+    names = [f"site {k:04}" for k in range(1000)]
+    beta = [k / 1000 for k in range(1000)]
+    history = [line(r, 1000, beta=beta) for r in (1, 2)]
+    folder = write_run(tmp_path, history, sources=names)
+    sites = cells(table_called(page_of(folder), "What every site brought"))
+    assert [row[0] for row in sites] == ["home", *names[:-11:-1], "990 more"]
+    assert sites[-1][3] == "0.494"
+    (table,) = (file for file in write_tables(folder, tmp_path / "t") if file.name == "sites.csv")
+    assert len(table.read_text().splitlines()) == 1002

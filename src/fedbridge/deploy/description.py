@@ -149,6 +149,7 @@ def _described_arrays(
         own_versions(),
         settings.planned_split() if settings.role == "target" else None,
         found.summary,
+        settings.matrix,
     )
     return description, [f"{text}: may a stranger know?" for text in found.cautions]
 

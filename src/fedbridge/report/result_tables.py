@@ -12,6 +12,8 @@ from fedbridge.report.text import capital, counted, markup, minus, tag
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedbridge.evaluation.intervals import WithInterval
     from fedbridge.evaluation.ranking import Ranking
     from fedbridge.runs.comparison import Comparison, MeanScore
@@ -38,10 +40,13 @@ ROUND_MEASURES: dict[str, tuple[str, int | None]] = {
 }
 """What lines of the history hold: as the page calls it, and the digits in files that show it."""
 
+GROUPED, NAMED = 100, 10
+"""With more sources than that, so many of them are named in a table for readers."""
+
 
 def run_tables(record: RunRecord) -> list[Table]:
     """All tables of a run, finished or not."""
-    tables = [measures_table(record), sites_table(record), rounds_table(record)]
+    tables = [measures_table(record), sites_table(record, grouped=False), rounds_table(record)]
     if record.candidates:
         tables.append(candidates_table(record))
     found = record.diagnosis
@@ -142,28 +147,29 @@ def _measure(
     return (Cell(name, page=short or capital(name)), *numbers, rows)
 
 
-def sites_table(record: RunRecord) -> Table:
-    """Who took part, with how many rows, how often, and how far it was trusted."""
+def sites_table(record: RunRecord, *, grouped: bool = True) -> Table:
+    """Who took part, with how many rows, how often, and how far it was trusted.
+
+    Very many sources are ``grouped``: the weightiest are named, the others share a line.
+    """
     target = str(record.config["target"])
     rows: list[Line] = [
         (target, "target", record.rows_of(target), None, None, None, None, record.missed(target))
     ]
-    for index, style in ranked(record):
+    absent = record.absent
+    every = ranked(record)
+    named = NAMED if grouped and len(every) > GROUPED else len(every)
+    for index, style in every[:named]:
         name = record.sources[index]
-        last = [value for _, value in record.source_values("beta", index)][-1:]
         swatch = tag("span", class_=f"swatch {style}", aria_hidden="true")
-        rows.append(
-            (
-                Cell(name, page=markup(swatch, name)),
-                "source, never took part" if name in record.absent else "source",
-                record.rows_of(name),
-                record.source_mean("beta", index),
-                mean(last),
-                record.source_mean("cosine", index),
-                record.source_mean("d2", index),
-                record.missed(name),
-            )
-        )
+        role = "source, never took part" if name in absent else "source"
+        told = _of_sources(record, [index])
+        rows.append((Cell(name, page=markup(swatch, name)), role, *told))
+    if others := [index for index, _ in every[named:]]:
+        never = sum(record.sources[index] in absent for index in others)
+        role = "sources: rows and missed rounds of all, means of the rest"
+        role += f"; {never} never took part" if never else ""
+        rows.append((f"{len(others)} more", role, *_of_sources(record, others)))
     columns = (
         Column("site"),
         Column("role"),
@@ -175,6 +181,25 @@ def sites_table(record: RunRecord) -> Table:
         Column("rounds missed", "number", digits=0),
     )
     return Table("sites", "What every site brought", columns, tuple(rows))
+
+
+def _of_sources(record: RunRecord, indices: Sequence[int]) -> Line:
+    """Rows of some sources, mean and last weight, mean cosine and distance, missed rounds."""
+    names = [record.sources[index] for index in indices]
+    counts = [count for count in map(record.rows_of, names) if count is not None]
+    last = [record.source_values("beta", index)[-1:] for index in indices]
+
+    def middle(measure: str) -> float | None:
+        return mean([record.source_mean(measure, index) for index in indices])
+
+    return (
+        sum(counts) if counts else None,
+        middle("beta"),
+        mean([value for values in last for _, value in values]),
+        middle("cosine"),
+        middle("d2"),
+        sum(map(record.missed, names)),
+    )
 
 
 def ranked(record: RunRecord) -> list[tuple[int, str]]:

@@ -19,6 +19,7 @@ import ctypes
 import importlib.util
 import json
 import multiprocessing
+import os
 import platform
 import re
 import resource
@@ -411,6 +412,7 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's clients would wait for all others
     client, server, ends = ClientApp(), ServerApp(), []
 
     @client.train()
