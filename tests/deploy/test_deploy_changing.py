@@ -8,7 +8,7 @@ import pytest
 from deploying import give_data, patients, plan
 
 from fedbridge.cli.main import main
-from fedbridge.deploy import checking
+from fedbridge.deploy import reaching
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import Deployment
 from fedbridge.deploy.writing import run_config, write_deployment
@@ -16,7 +16,7 @@ from fedbridge.deploy.writing import run_config, write_deployment
 
 @pytest.fixture(autouse=True)
 def _no_link(monkeypatch):
-    monkeypatch.setattr(checking, "PATIENCE", 0.2)
+    monkeypatch.setattr(reaching, "PATIENCE", 0.2)
 
 
 def change(folder, words):
