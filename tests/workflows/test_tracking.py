@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -331,6 +332,13 @@ def records(file: Path):
             parts = b""
 
 
+def wait_for(seen, seconds=60):
+    end = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.05)
+
+
 def told_of(file: Path, kind: str):
     return [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found}
@@ -354,6 +362,8 @@ def test_weights_and_biases_offline_holds_every_round_once(tmp_path, monkeypatch
     run(2)
     result = run(3, resume=True)
     files = sorted((out / "wandb").glob("offline-run-*/*.wandb"))
+    for file in files:  # the service writes the end of a file after it has been told
+        wait_for(lambda file=file: any(r.HasField("exit") for r in records(file)))
     assert len({file.name for file in files}) == 1
     lines = [line for file in files for line in told_of(file, "history")]
     assert [line["round"] for line in lines] == [1, 2, 3]
