@@ -106,7 +106,7 @@ def commands_of_ours(text):
 class TestRunbook:
     def test_every_command_of_ours_is_understood(self, made):
         asked = commands_of_ours(made.runbook.read_text())
-        own = {"link", "register", "check", "change", "run", "renew"}
+        own = {"link", "register", "check", "advise", "change", "run", "renew"}
         assert set(asked) == {*(f"deploy {name}" for name in own), "predict"}
 
     def test_flowers_own_commands_are_there_too(self, made):
