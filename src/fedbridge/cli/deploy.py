@@ -257,7 +257,7 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     from fedbridge.base.options import check_known
     from fedbridge.cli.shared import sort_options
     from fedbridge.data.tables.schema import Reading, column_names
-    from fedbridge.federation.settings import NAMES, Settings
+    from fedbridge.federation.settings import NAMES, RECORD, Settings
     from fedbridge.flower.options import NETWORK, PRIVACY
     from fedbridge.methods import options_of
 
@@ -266,8 +266,8 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     of_run, others = sort_options(args, (method,))
     network = {name: others.pop(name) for name in NETWORK if name in others}
     known = "the run, the method, the network or the target's data"
-    for option in PRIVACY:
-        if option in others:
+    for option in (*PRIVACY, *RECORD):
+        if option in {**of_run, **others}:
             raise UnknownOptionError(
                 f"Expected options of {known}, but got {option!r}: each site writes it into its "
                 f"own site.toml."

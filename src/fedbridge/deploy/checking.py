@@ -56,6 +56,8 @@ from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.flower import pki
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
+from fedbridge.training.accountant import Look, composed_epsilon
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -196,10 +198,17 @@ def _key_pair(site: SiteFolder) -> str:
 def _protected(settings: SiteSettings) -> list[Finding]:
     """Whether this site's updates are protected, and what ten rounds would cost it."""
     privacy = settings.privacy
+    if isinstance(privacy, RecordPrivacy):
+        said = (
+            f"no single row can be told beyond an epsilon of {privacy.epsilon:g} (delta "
+            f"{privacy.delta:g}), for {privacy.rounds} rounds in all; clip {privacy.clip:g}"
+        )
+        composed_epsilon({Look(1.0, 1.0): 1}, privacy.delta)  # a run will need the accountant
+        return [Finding("privacy", "ok", said)]
     if privacy is None or privacy.noise == 0:
         said = (
-            "updates leave as they are, and can tell of single rows; dp-clip and dp-noise protect "
-            "them, see docs/deploy.md"
+            "updates leave as they are, and can tell of single rows; record-epsilon and "
+            "record-rounds protect them, see docs/deploy.md"
             if privacy is None
             else "updates are clipped but get no noise, which protects nothing"
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
+    from fedbridge.training.record_privacy import RecordPrivacy
 
 FORMAT = 1
 PORT = 8000
@@ -181,7 +182,7 @@ class SiteSettings:
         reading: How its table is read.
         seed: Decides the target's split, as the run is planned.
         split: How the target's rows are divided, as the run is planned.
-        privacy: How its messages are protected; ``None`` when they are not.
+        privacy: How its rows are protected; ``None`` when they are not.
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
@@ -195,7 +196,7 @@ class SiteSettings:
     reading: Reading
     seed: int = 0
     split: SplitOptions = OWN_SPLIT
-    privacy: LocalPrivacy | None = None
+    privacy: LocalPrivacy | RecordPrivacy | None = None
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
@@ -438,9 +439,11 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "How this site's rows will be divided, for its check (n-target 0: all to train on).": split,
     }
     own: dict[str, Mapping[str, object]] = {
-        "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
-            "dp-clip": 1.0,
-            "dp-noise": 1.0,
+        "Differential privacy of this site's rows: its own choice, see docs/deploy.md.": {
+            "record-epsilon": 10.0,
+            "record-rounds": plan.rounds,
+            "record-clip": 1.0,
+            "record-delta": 1e-5,
         },
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
     }

@@ -63,7 +63,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
     between rounds and, at a target that has no folder of a deployment, for its model) and, for
     local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
-    largest epsilon, over all runs on these rows), and the site's floors (``floors``).
+    largest epsilon, over all runs on these rows), for record-level privacy ``record-epsilon``,
+    ``record-rounds``, ``record-clip`` and ``record-delta``, and the site's floors (``floors``).
     """
     app = ClientApp()
     loading = load or load_own_site

@@ -25,7 +25,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.base.files import to_json
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
-from fedbridge.federation.settings import Settings, split_options
+from fedbridge.federation.settings import RECORD, Settings, split_options
 from fedbridge.flower.coordinator import RESERVED, FlowerEngine
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
@@ -97,6 +97,12 @@ class FedBridgeStrategy(Strategy):
                 "Expected evidence that training loops of one's own can give, but got "
                 "evidence='probe' with own_training=True, and they tell no gradients: leave it "
                 "out, or use client_app(...)."
+            )
+        own = [name for name in RECORD if options.get(name) is not None]
+        if own:
+            raise OptionError(
+                f"Expected options of the run, but got {own[0]!r}: how its rows are protected is a "
+                f"site's own word, in its own configuration."
             )
         network = {name: options.pop(name) for name in NETWORK if name in options}
         split_options(options, rule, methods.options_of(rule), {})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.training.record_privacy import RecordNoise
     from fedbridge.training.state import Slices
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -124,6 +125,7 @@ class Job:
         beside: other sites (by number) of whose rows the objective sees a batch in every step.
         anchor: slot of a second vector that the objective may look at.
         moves: slices (start, end) of the vector that may change; None for all of it.
+        privacy: how the client's rows are protected; the client's own word, which never travels.
     """
 
     client: int
@@ -138,6 +140,7 @@ class Job:
     beside: tuple[int, ...] = ()
     anchor: int | None = None
     moves: Slices | None = None
+    privacy: RecordNoise | None = None
 
     def steps(self, samples: int) -> int:
         """Steps that the job takes on so many samples (batches, for a probe)."""
@@ -170,6 +173,8 @@ class Outcome:
         buffers: the model's buffers afterwards.
         noise: (K,) squared error of the update, per block; None if not asked for or undefined.
         batches: how many batches that stands on.
+        added: (K,) the part of the squared error that is noise put in for privacy, per block; None
+            if none was, or nobody knows.
         sketches: (B−1, K, 2, size) sketches of the centred batch updates, if asked for.
         told: what the objective reports.
         seconds: time the work took.
@@ -189,6 +194,7 @@ class Outcome:
     seconds: float = 0.0
     failure: str | None = None
     lost: bool = False
+    added: Tensor | None = None
 
     @property
     def time(self) -> float:
