@@ -13,6 +13,7 @@ from fedbridge.flower import internals
 CHECKED = "1.41.0"
 PRIVATE = {
     "flwr.cli.build": {"build_fab_from_disk"},
+    "flwr.cli.install": {"install_from_fab"},
     "flwr.common.constant": {"ErrorCode"},
     "flwr.common.serde": {"fab_to_proto", "user_config_to_proto"},
     "flwr.proto.control_pb2": {
@@ -32,7 +33,12 @@ PRIVATE = {
     "flwr.supercore.logger": {"mirror_output_to_queue"},
     "flwr.supercore.runtime": {"RuntimeHttpClient"},
     "flwr.superlink.runtime": {"run_serverapp"},
-    "flwr.supernode.runtime.run_clientapp": {"run_clientapp"},
+    "flwr.supernode.cli": {"flwr_clientapp"},
+    "flwr.supernode.runtime.run_clientapp": {
+        "pull_task_input",
+        "push_message",
+        "run_clientapp",
+    },
 }
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 SOURCES = sorted(Path(fedbridge.__file__).parent.rglob("*.py"))

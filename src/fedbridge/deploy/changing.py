@@ -135,7 +135,7 @@ def _write_sites(
             yield f"{site.folder}: written, with keys of its own"
         elif site.settings_file.exists():
             change_site(site, plan.agreed(name))
-            write_atomically(site.start_here, start_here(plan, name, site.settings().port))
+            write_atomically(site.start_here, start_here(plan, name))
     for name in before.sites:
         if name not in plan.sites:
             yield f"{deployment.site(name).folder}: left alone; the site takes no part any more"

@@ -186,6 +186,7 @@ class SiteSettings:
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
+        approve: Hashes of the runs that it takes part in; ``None`` for all.
     """
 
     site: str
@@ -200,6 +201,7 @@ class SiteSettings:
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
+    approve: tuple[str, ...] | None = None
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -220,6 +222,10 @@ TEXTS = (
 OTHERS = ("port", "seed", "n-target", "test-fraction")
 """What it says in numbers, besides privacy and floors."""
 
+APPROVE = "approve"
+"""Of the settings, what Flower's node does not read: it is a list."""
+HASH = re.compile(r"[0-9a-f]{64}")
+
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
 """What it says of its own file."""
 TABLES = tuple(name.replace("_", "-") for name in PAIRS)
@@ -228,7 +234,8 @@ TABLES = tuple(name.replace("_", "-") for name in PAIRS)
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    check_known(content, (*TEXTS, *OF_FILE, *OTHERS, *SETTINGS, *FLOORS), "site.toml")
+    known = (*TEXTS, *OF_FILE, *OTHERS, *SETTINGS, *FLOORS, APPROVE)
+    check_known(content, known, "site.toml")
     for name in (*TEXTS, *OF_FILE):
         if name not in (*TABLES, "percent") and not isinstance(content.get(name, ""), str):
             raise OptionError(f"Expected `{name}` to be a text, but got {content[name]!r}.")
@@ -246,6 +253,19 @@ def _leaves(value: object) -> Iterator[object]:
             yield from _leaves(part)
     else:
         yield value
+
+
+def approved_in(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The runs that a site takes part in; an empty list is none at all, no list is any."""
+    if APPROVE not in content:
+        return None
+    listed = content[APPROVE]
+    if not isinstance(listed, list) or not all(HASH.fullmatch(str(one)) for one in listed):
+        raise OptionError(
+            f"Expected `{APPROVE}` to be a list of hashes as `fedbridge deploy check` shows them, "
+            f"but got {listed!r}."
+        )
+    return tuple(listed)
 
 
 def curation_in(content: Mapping[str, Any]) -> Curation:
@@ -292,6 +312,10 @@ class SiteFolder:
         description: What the site lets the coordinator know of its data.
         flower_home: Where the site's Flower keeps its files.
         run: At the target, the run's folder: its model, card and page, for ``fedbridge predict``.
+        log: What the site has answered, line by line.
+        app: A run's app, if the coordinator has sent it for approval.
+        programs: What the node starts in place of Flower's own.
+        node_config: The settings as Flower's node reads them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -303,6 +327,10 @@ class SiteFolder:
         self.description = folder / "description.json"
         self.flower_home = folder / "flower"
         self.run = folder / RUN
+        self.log = folder / "log.jsonl"
+        self.app = folder / "app"
+        self.programs = self.flower_home / "programs"
+        self.node_config = self.flower_home / "node.toml"
 
     def settings(self) -> SiteSettings:
         """What ``site.toml`` says, checked."""
@@ -335,6 +363,7 @@ class SiteFolder:
                 budget=budget,
                 floors=floors_in(content),
                 curation=curation_in(content),
+                approve=approved_in(content),
             )
         except KeyError as error:
             raise DeploymentError(
@@ -446,6 +475,9 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
             "record-delta": 1e-5,
         },
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
+        "Take part only in runs of these apps and settings; `deploy check` shows their hashes.": {
+            APPROVE: []
+        },
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
     parts.append("".join(f"# {line}\n" for line in OWN_FILE.splitlines()))

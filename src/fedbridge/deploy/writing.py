@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge import methods
@@ -23,24 +22,21 @@ from fedbridge.deploy.folders import (
     Deployment,
     DeploymentError,
     DeploymentPlan,
-    SiteFolder,
-    SiteSettings,
     site_settings_text,
 )
 from fedbridge.deploy.running import (
     flower_config,
     register_command,
     run_command,
-    settings_for,
     shown,
     start_link_command,
-    start_node_command,
 )
 from fedbridge.flower import pki, server
 from fedbridge.flower.options import ConfigValue, NetworkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 OWNER_ONLY = 0o700
 KEPT_OUT_OF_GIT = (
@@ -154,7 +150,7 @@ def write_site(plan: DeploymentPlan, deployment: Deployment, name: str, port: in
     site = deployment.site(name)
     site.folder.mkdir(parents=True, mode=OWNER_ONLY)
     write_atomically(site.settings_file, site_settings_text(plan, name, port))
-    write_atomically(site.start_here, start_here(plan, name, port))
+    write_atomically(site.start_here, start_here(plan, name))
     write_atomically(site.ca, deployment.certificates.ca.read_bytes())
     pki.make_node_key(site.folder, pki.NODE)
 
@@ -221,22 +217,14 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
     )
 
 
-def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
+def start_here(plan: DeploymentPlan, name: str) -> str:
     """The one page of a site, from the file ``START-HERE.md`` beside this one."""
-    settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
-    site = SiteFolder(Path())
-    environment = "\n".join(
-        f"export {variable}={value}"
-        for variable, value in settings_for(SiteFolder(Path("$PWD"))).items()
-    )
-    command = f"{environment}\n{shlex.join(start_node_command(site, settings))}"
     return packaged_text("fedbridge.deploy", "START-HERE.md").format(
         version=__version__,
         name=name,
         role=plan.role(name),
         label=plan.reading.label_column,
         address=plan.address,
-        start_node=_indented(command),
         use=USE_THE_MODEL if name == plan.target else "",
     )
 
