@@ -1,6 +1,7 @@
 """A site's log is a chain, its last hash proves its end, and only approved runs get in."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,10 +10,9 @@ from deploying import deployment, give_data
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedbridge.cli.main import main
-from fedbridge.deploy import guard as guarding
 from fedbridge.deploy.approval import NotApprovedError, check_approved, hash_of_app, run_hash
 from fedbridge.deploy.folders import DeploymentError
-from fedbridge.deploy.guard import Guard
+from fedbridge.deploy.guard import Guard, stand_in
 from fedbridge.deploy.running import write_node_files
 from fedbridge.deploy.site_log import START, Answered, SiteLog
 from fedbridge.flower.internals import run_clientapp
@@ -169,15 +169,17 @@ class TestApproval:
 
 class TestTheGuard:
     @pytest.fixture
-    def guard(self, site, monkeypatch):
+    def guard(self, site):
         identify()
-        guard = Guard(site)
+        self.sent = []
+        flower = {
+            "install_from_fab": lambda fab, **more: "installed",
+            "push_message": lambda *given: self.sent.append(given),
+        }
+        guard = Guard(flower, site)
         work = ConfigRecord({"work": json.dumps({"round": 3})})
         guard.asked = Message(RecordDict({"config": work}), 5, "train")
         guard.run, guard.config = "9", {"rounds": 2}
-        monkeypatch.setattr(guarding, "install_from_fab", lambda fab, **more: "installed")
-        monkeypatch.setattr(guarding, "push_message", lambda *given: self.sent.append(given))
-        self.sent = []
         return guard
 
     def test_an_app_that_is_not_approved_is_not_even_unpacked(self, guard, site):
@@ -213,11 +215,18 @@ class TestTheGuard:
             guard.push(None, Message(RecordDict(), reply_to=guard.asked), None)
         assert self.sent == []
 
-    def test_flower_still_takes_these_steps_by_these_names(self, guard, monkeypatch):
+    def test_flower_still_takes_these_steps_by_these_names(self, monkeypatch):
         module = sys.modules[run_clientapp.__module__]
         taken = Path(module.__file__).read_text().partition("def run_clientapp")[2]
         for name in ("pull_task_input", "install_from_fab", "push_message"):
             assert f"{name}(" in taken
             monkeypatch.setattr(module, name, getattr(module, name))
-        guard.stand_in()
+        before = module.push_message
+        guard = stand_in()
         assert module.push_message == guard.push
+        assert guard.flower["push_message"] is before
+
+    def test_nothing_heavy_is_imported_before_flowers_heart_beats(self):
+        """A node whose process imports torch first takes it for dead on a busy machine."""
+        code = "import sys, fedbridge.deploy.guard; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,6 @@ from fedbridge.flower import internals
 CHECKED = "1.41.0"
 PRIVATE = {
     "flwr.cli.build": {"build_fab_from_disk"},
-    "flwr.cli.install": {"install_from_fab"},
     "flwr.common.constant": {"ErrorCode"},
     "flwr.common.serde": {"fab_to_proto", "user_config_to_proto"},
     "flwr.proto.control_pb2": {
@@ -34,11 +33,7 @@ PRIVATE = {
     "flwr.supercore.runtime": {"RuntimeHttpClient"},
     "flwr.superlink.runtime": {"run_serverapp"},
     "flwr.supernode.cli": {"flwr_clientapp"},
-    "flwr.supernode.runtime.run_clientapp": {
-        "pull_task_input",
-        "push_message",
-        "run_clientapp",
-    },
+    "flwr.supernode.runtime.run_clientapp": {"run_clientapp"},
 }
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 SOURCES = sorted(Path(fedbridge.__file__).parent.rglob("*.py"))

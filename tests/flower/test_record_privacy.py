@@ -62,7 +62,10 @@ def test_a_run_over_the_wire_tells_epsilon_and_nothing_measured(method, tmp_path
 
 def test_a_spent_budget_is_refused_and_named_by_the_history(tmp_path):
     task = blobs()
-    grid = PretendGrid(nodes_of(task, tmp_path, **OWN))
+    nodes = nodes_of(task, tmp_path)
+    for node in nodes[1:]:
+        node.config.update(OWN)
+    grid = PretendGrid(nodes)
     strategy, _ = run_over_pretended_flower(task, "source-only", 3, tmp_path, grid, **QUICK)
     last = strategy.result.history[-1]
     assert "its privacy budget is spent" in last["failures"]["site 0"]

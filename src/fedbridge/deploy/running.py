@@ -12,6 +12,7 @@ import tomli_w
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import PRIVATE, parse_toml, read_text, write_atomically
+from fedbridge.deploy import guard
 from fedbridge.deploy.folders import (
     APPROVE,
     LINK_NAME,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVERYWHERE = "0.0.0.0"
-PROGRAM, GUARD = "flwr-clientapp", "fedbridge.deploy.guard"
-"""Flower's program for one message, and what a site runs in its place."""
 LOOK_EVERY = 0.3
 SEQUENCE = re.compile(r"\x1b\[[0-9;]*m|(?![\t\n])" + CONTROL.pattern)
 """Colours, and what else a terminal obeys: words of others are among what programs say."""
@@ -98,8 +97,8 @@ def write_node_files(site: SiteFolder) -> None:
     """
     plain = {k: v for k, v in parse_toml(read_text(site.settings_file)).items() if k != APPROVE}
     write_atomically(site.node_config, tomli_w.dumps(plain), PRIVATE)
-    program = site.programs / PROGRAM
-    write_atomically(program, f'#!/bin/sh\nexec python -m {GUARD} "$@"\n')
+    program = site.programs / guard.PROGRAM
+    write_atomically(program, f'#!/bin/sh\nexec python -m {guard.__name__} "$@"\n')
     program.chmod(0o700)
 
 

@@ -12,7 +12,6 @@ from fedbridge.base.errors import FedbridgeError
 
 try:
     from flwr.cli.build import build_fab_from_disk as build_fab_from_disk
-    from flwr.cli.install import install_from_fab as install_from_fab
     from flwr.common.constant import ErrorCode as ErrorCode
     from flwr.common.serde import fab_to_proto as fab_to_proto
     from flwr.common.serde import user_config_to_proto as user_config_to_proto
@@ -34,8 +33,6 @@ try:
     from flwr.supercore.runtime import RuntimeHttpClient as RuntimeHttpClient
     from flwr.superlink.runtime import run_serverapp as run_serverapp
     from flwr.supernode.cli import flwr_clientapp as flwr_clientapp
-    from flwr.supernode.runtime.run_clientapp import pull_task_input as pull_task_input
-    from flwr.supernode.runtime.run_clientapp import push_message as push_message
     from flwr.supernode.runtime.run_clientapp import run_clientapp as run_clientapp
 except ImportError as error:
     if error.name == "flwr":
