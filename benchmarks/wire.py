@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import fedbridge as fb
@@ -60,7 +60,7 @@ def run_over_wire(
     rounds: int,
     seed: int,
     make_transmit: Callable[[Workbench], Transmit],
-    steps: int | None = None,
+    **options: Any,
 ) -> Scores:
     """A run whose vectors pass through a wire of its own."""
 
@@ -68,7 +68,7 @@ def run_over_wire(
         return WireEngine(bench, method=method, transmit=make_transmit(bench))
 
     with patch("fedbridge.federation.federation.make_engine", make_engine):
-        result = fb.run(task, method, rounds=rounds, seed=seed, workers=1, steps=steps)
+        result = fb.run(task, method, rounds=rounds, seed=seed, workers=1, **options)
     assert result.accuracy is not None
     return Scores(result.accuracy, float(result.summary["loss"]))
 

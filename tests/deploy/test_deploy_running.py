@@ -69,7 +69,8 @@ def test_when_it_is_stopped_its_children_are_gone(tmp_path, stop):
 def test_a_command_is_shown_as_one_would_type_it():
     text = shown([["flwr", "run", "my app"]], SiteFolder(Path("/some where")))
     assert "export FLWR_HOME='/some where/flower'\n" in text
-    assert text.endswith("export FEDBRIDGE_SITE='/some where'\nflwr run 'my app'")
+    assert "export FEDBRIDGE_SITE='/some where'\n" in text
+    assert text.endswith("export PATH='/some where/flower/programs':$PATH\nflwr run 'my app'")
     assert "export FLWR_TELEMETRY_ENABLED=0" in text
 
 

@@ -21,8 +21,10 @@ from small import same_model, same_numbers
 
 import fedbridge as fb
 from fedbridge.cli.main import main
+from fedbridge.deploy.approval import hash_of_app
 from fedbridge.deploy.folders import Deployment, SiteFolder
 from fedbridge.deploy.reaching import LinkError, reach_link
+from fedbridge.deploy.site_log import SiteLog
 from fedbridge.flower.programs import Control, SupervisedProcesses, free_ports
 from fedbridge.runs.folder import RunFolder
 from fedbridge.workflows.predict import load_model, predict
@@ -114,6 +116,39 @@ def ready(processes, made):
     start_link(processes, made)
     assert main(["deploy", "register", str(made.folder)]) == 0
     start_nodes(processes, made)
+
+
+def logged(made, name):
+    return SiteLog(made.site(name).log).verify()
+
+
+def test_sites_take_part_in_approved_runs_only_and_write_everything_down(made, processes, capsys):
+    """And a source protects its rows one by one, up to its own budget."""
+    file = made.site("A").settings_file
+    file.write_text(f"record-epsilon = 5.0\nrecord-rounds = 2\n{file.read_text()}")
+    ready(processes, made)
+    known = hash_of_app(made.app)
+    capsys.readouterr()
+    assert main(["deploy", "check", str(made.folder)]) == 0
+    assert known in capsys.readouterr().out.replace("\n", "")
+    file.write_text(f'approve = ["{known}"]\n{file.read_text()}')
+    history = run(made)
+    assert 0 < history[0]["epsilon"]["A"] < history[1]["epsilon"]["A"] <= 5.0
+    for name in made.plan().sites:
+        lines = logged(made, name)
+        assert {line["app"] for line in lines} == {known}
+        assert {"query", "train"} <= {line["kind"] for line in lines}
+        assert all(line["answer"] == "sent" and line["bytes"] > 0 for line in lines)
+    trained = [line for line in logged(made, "A") if line["kind"] == "train"]
+    assert [line["round"] for line in trained] == [1, 2]
+    assert [line["epsilon"] for line in trained] == [one["epsilon"]["A"] for one in history]
+    file.write_text(file.read_text().replace(known, "0" * 64))
+    before = len(logged(made, "A"))
+    shutil.rmtree(made.run)
+    start(processes, made, "refused", "run", made.folder)
+    wait_until(lambda: len(logged(made, "A")) > before)
+    assert f"the hash {known}" in logged(made, "A")[-1]["answer"]
+    assert logged(made, "A")[-1]["bytes"] == 0
 
 
 def use_the_models(made, local, csv, capsys):

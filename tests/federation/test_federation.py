@@ -249,10 +249,10 @@ def test_borrowed_noise_is_the_sources_variance_per_sample_over_the_targets_coun
 def test_probe_evidence_takes_the_sources_own_noise_off_and_stays_a_gram_matrix():
     fed = federation(blobs(sources=3))
     fed.open(rows=8)
-    _, probed = fed.gather(1, fed.initial, probe=True)
+    trained, probed = fed.gather(1, fed.initial, probe=True)
     vectors = probed.vectors(align=False)
     seen = measure_evidence(vectors, fed.rule_blocks, fed.bench.sketch)
-    clean = measure_evidence(vectors, fed.rule_blocks, fed.bench.sketch, noisy_sources=True)
+    clean = measure_evidence(vectors, fed.rule_blocks, fed.bench.sketch, updates=trained)
     off = (seen.source2 - clean.source2).sum(0)
     noise = torch.stack([report.noise for report in vectors.reports], 1).sum(0)
     assert bool((off > 0).all())

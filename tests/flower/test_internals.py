@@ -32,6 +32,7 @@ PRIVATE = {
     "flwr.supercore.logger": {"mirror_output_to_queue"},
     "flwr.supercore.runtime": {"RuntimeHttpClient"},
     "flwr.superlink.runtime": {"run_serverapp"},
+    "flwr.supernode.cli": {"flwr_clientapp"},
     "flwr.supernode.runtime.run_clientapp": {"run_clientapp"},
 }
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")

@@ -16,19 +16,20 @@ from scipy import optimize, stats
 from fedbridge import Blocks
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.flower.privacy import (
-    PIECE,
     LocalPrivacy,
     PrivacyBudget,
     PrivacySpentError,
     clipped,
-    composed_epsilon,
     epsilon,
     privacy_in,
     protect,
     release,
-    unpredictable_normals,
 )
+from fedbridge.training import accountant
+from fedbridge.training.accountant import Look, composed_epsilon
+from fedbridge.training.chance import PIECE, unpredictable_normals
 from fedbridge.training.job import ClientResult, Job, LocalPlan, Outcome
+from fedbridge.training.record_privacy import RecordPrivacy
 
 SIZES = (3, 5)
 
@@ -159,7 +160,8 @@ def test_without_a_message_nothing_is_told_and_without_noise_everything():
 
 
 def test_a_missing_accountant_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    accountant._cost.cache_clear()
+    monkeypatch.setitem(sys.modules, "opacus.accountants.analysis.rdp", None)
     with pytest.raises(OptionError, match=r"pip install 'fedbridge\[privacy\]'"):
         epsilon(LocalPrivacy(1.0, 4.0), 1)
 
@@ -182,6 +184,8 @@ def test_a_sites_configuration_says_how_it_is_protected():
     assert privacy_in({"site": "A", "data": "x.csv"}) == (None, None)
     given = {"dp-clip": 2, "dp-noise": 0.5, "dp-delta": 1e-6, "dp-budget": 9}
     assert privacy_in(given) == (LocalPrivacy(2.0, 0.5, 1e-6), 9.0)
+    given = {"record-epsilon": 3, "record-rounds": 20, "record-clip": 0.5}
+    assert privacy_in(given) == (RecordPrivacy(3.0, 20, 0.5), 3.0)
 
 
 @pytest.mark.parametrize(
@@ -195,10 +199,17 @@ def test_a_sites_configuration_says_how_it_is_protected():
         {"dp-clip": 1.0, "dp-noise": 1.0, "dp-epsilon": 1.0},
         {"dp-clip": "1", "dp-noise": 1.0},
         {"dp-clip": True, "dp-noise": 1.0},
+        {"record-epsilon": 3.0},
+        {"record-rounds": 10},
+        {"record_epsilon": 3.0, "record-rounds": 10},
+        {"record-epsilon": 3.0, "record-rounds": 10, "record-noise": 1.0},
+        {"record-epsilon": 0, "record-rounds": 10},
+        {"record-epsilon": 3.0, "record-rounds": 1.5},
+        {"record-epsilon": 3.0, "record-rounds": 10, "dp-clip": 1.0},
     ],
 )
 def test_a_site_that_wants_protection_never_goes_without_by_a_slip(config):
-    with pytest.raises(OptionError, match="dp-"):
+    with pytest.raises(OptionError, match=r"dp-|record[-_]"):
         privacy_in(config)
 
 
@@ -307,63 +318,77 @@ def test_counts_in_place_of_the_sites_own_are_the_same_counts(kind, noise, steps
 PRIVACY = LocalPrivacy(clip=1.0, noise=8.0)
 
 
+def spend(path, privacy=PRIVACY, budget=None):
+    PrivacyBudget(path).spend({privacy.look: 1}, privacy.delta, budget)
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "site" / "privacy.json"
 
 
 def test_nothing_sent_has_cost_nothing(path):
-    assert PrivacyBudget(path).messages == 0
+    assert PrivacyBudget(path).looks == 0
     assert PrivacyBudget(path).epsilon(1e-5) == 0.0
 
 
 def test_messages_add_up_over_processes_and_runs(path):
     for _ in range(5):
-        PrivacyBudget(path).spend(PRIVACY)
-    assert PrivacyBudget(path).messages == 5
+        spend(path)
+    assert PrivacyBudget(path).looks == 5
     assert PrivacyBudget(path).epsilon(1e-5) == epsilon(PRIVACY, 5)
 
 
 def test_another_noise_is_added_to_what_was_sent_before(path):
     louder = LocalPrivacy(clip=1.0, noise=4.0)
     for privacy in (PRIVACY, louder, louder):
-        PrivacyBudget(path).spend(privacy)
+        spend(path, privacy)
     together = PrivacyBudget(path).epsilon(1e-5)
-    assert together == composed_epsilon({8.0: 1, 4.0: 2}, 1e-5)
+    assert together == composed_epsilon({Look(1.0, 4.0): 1, Look(1.0, 2.0): 2}, 1e-5)
     assert epsilon(louder, 2) < together < epsilon(louder, 3)
 
 
 def test_a_quarter_of_the_variance_costs_as_much_as_four_messages():
-    assert composed_epsilon({4.0: 1}, 1e-5) == pytest.approx(composed_epsilon({8.0: 4}, 1e-5))
+    once, often = composed_epsilon({Look(1.0, 2.0): 1}, 1e-5), {Look(1.0, 4.0): 4}
+    assert once == pytest.approx(composed_epsilon(often, 1e-5))
 
 
 def test_beyond_the_budget_nothing_is_sent_and_nothing_is_counted(path):
     budget = 1.001 * epsilon(PRIVACY, 3)
     for _ in range(3):
-        PrivacyBudget(path).spend(PRIVACY, budget)
+        spend(path, budget=budget)
     with pytest.raises(PrivacySpentError, match=r"within an epsilon of .* one more message"):
-        PrivacyBudget(path).spend(PRIVACY, budget)
-    assert PrivacyBudget(path).messages == 3
+        spend(path, budget=budget)
+    assert PrivacyBudget(path).looks == 3
 
 
 def test_without_noise_no_budget_is_enough(path):
     with pytest.raises(PrivacySpentError, match="make it inf"):
-        PrivacyBudget(path).spend(LocalPrivacy(1.0, 0.0), budget=1e9)
+        spend(path, LocalPrivacy(1.0, 0.0), budget=1e9)
 
 
 def test_messages_at_the_same_time_are_all_counted(path):
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: PrivacyBudget(path).spend(PRIVACY), range(20)))
-    assert PrivacyBudget(path).messages == 20
+        list(pool.map(lambda _: spend(path), range(20)))
+    assert PrivacyBudget(path).looks == 20
 
 
 def test_the_file_is_the_sites_own(path):
-    PrivacyBudget(path).spend(PRIVACY)
+    spend(path)
     assert path.stat().st_mode & 0o077 == 0
 
 
 def content(**changed):
-    return json.dumps({"format": 1, "sent": [{"noise": 1.0, "messages": 2}], **changed})
+    entry = {"rate": 1.0, "noise": 1.0, "looks": 2}
+    return json.dumps({"format": 2, "taken": [entry], **changed})
+
+
+def test_a_count_of_an_earlier_version_goes_on(path):
+    path.parent.mkdir()
+    path.write_text(json.dumps({"format": 1, "sent": [{"noise": 8.0, "messages": 2}]}))
+    spend(path)
+    assert PrivacyBudget(path).looks == 3
+    assert PrivacyBudget(path).epsilon(1e-5) == epsilon(PRIVACY, 3)
 
 
 @pytest.mark.parametrize(
@@ -371,17 +396,19 @@ def content(**changed):
     [
         "",
         "[]",
-        content(format=2),
-        content(sent=None),
-        content(sent=[{"noise": 1.0, "messages": -2}]),
-        content(sent=[{"noise": 1.0, "messages": 1.5}]),
-        content(sent=[{"noise": -1.0, "messages": 1}]),
-        content(sent=[{"noise": "many", "messages": 1}]),
+        content(format=3),
+        content(format=1),
+        content(taken=None),
+        content(taken=[{"rate": 1.0, "noise": 1.0, "looks": -2}]),
+        content(taken=[{"rate": 1.0, "noise": 1.0, "looks": 1.5}]),
+        content(taken=[{"rate": 1.0, "noise": -1.0, "looks": 1}]),
+        content(taken=[{"rate": 1.5, "noise": 1.0, "looks": 1}]),
+        content(taken=[{"rate": 1.0, "noise": "many", "looks": 1}]),
     ],
 )
 def test_a_damaged_count_is_never_taken_for_none(path, text):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(FedbridgeError, match="restore the file"):
-        PrivacyBudget(path).spend(PRIVACY)
+        spend(path)
     assert path.read_text() == text

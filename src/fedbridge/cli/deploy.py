@@ -66,6 +66,10 @@ def add(commands: shared.Commands) -> None:
     parser.add_argument("--days", type=float, default=365, help="valid for (default: 365)")
     parser.add_argument("--authority", action="store_true", help="also a new authority")
     _add(own, "key", key_command, one)
+    parser = shared.add_command(own, "deploy log", partial(_with_flower, log_command))
+    parser.add_argument("action", choices=("verify", "show"), help="check the chain, or read it")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(), metavar="DIR", help=one)
+    parser.add_argument("--last", metavar="HASH", help="that somebody wrote down: it must be there")
 
 
 def _add(own: shared.Commands, name: str, command: shared.Command, folder: str) -> shared.Parser:
@@ -307,13 +311,46 @@ def key_command(args: Namespace) -> int:
     return _tell(args, content, said)
 
 
+def log_command(args: Namespace) -> int:
+    """Check the log of a site, or show it."""
+    from fedbridge.deploy.folders import SiteFolder
+    from fedbridge.deploy.site_log import SiteLog
+
+    site = SiteFolder(args.folder.absolute())
+    lines = SiteLog(site.log).verify(args.last)
+    last = lines[-1]["hash"] if lines else None
+    spent = [line["epsilon"] for line in lines if line["epsilon"] is not None]
+    content = {
+        "site": site.settings().site,
+        "lines": len(lines),
+        "bytes": sum(line["bytes"] for line in lines),
+        "epsilon": spent[-1] if spent else None,
+        "last": last,
+    }
+    if args.action == "show":
+        return _tell(args, {**content, "log": lines}, map(_in_one_line, lines))
+    told = f", epsilon {spent[-1]:.3g} so far" if spent else ""
+    whole = f"{site.log}: an unbroken chain of {len(lines)} messages, {content['bytes']} bytes sent"
+    advice = "write it down, or send it to somebody: with it (--last) missing lines show later"
+    return _tell(args, content, [f"{whole}{told}", f"last hash: {last or 'none'}", advice])
+
+
+def _in_one_line(line: Mapping[str, Any]) -> str:
+    """What a person wants to see of a message."""
+    spent = "" if line["epsilon"] is None else f", epsilon {line['epsilon']:.3g}"
+    what = line["kind"] if line["round"] is None else f"{line['kind']} (round {line['round']})"
+    return (
+        f"{line['time']} run {line['run']} {what}: {line['answer']}, {line['bytes']} bytes{spent}"
+    )
+
+
 def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     """The fields of a plan that the command line gives, beside those that were there before."""
     from fedbridge.base.errors import UnknownOptionError
     from fedbridge.base.options import check_known
     from fedbridge.cli.shared import sort_options
     from fedbridge.data.tables.schema import Reading, column_names
-    from fedbridge.federation.settings import NAMES, Settings
+    from fedbridge.federation.settings import NAMES, RECORD, Settings
     from fedbridge.flower.options import NETWORK, PRIVACY
     from fedbridge.methods import options_of
 
@@ -322,7 +359,7 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
     of_run, others = sort_options(args, (method,))
     network = {name: others.pop(name) for name in NETWORK if name in others}
     known = "the run, the method, the network or the target's data"
-    for option in (*PRIVACY, DEVICE):
+    for option in (*PRIVACY, *RECORD, DEVICE):
         if option in (*others, *of_run):
             raise UnknownOptionError(
                 f"Expected options of {known}, but got {option!r}: each site writes it into its "
@@ -394,11 +431,12 @@ def link_command(args: Namespace) -> int:
 def node_command(args: Namespace) -> int:
     """Run a site's node in the foreground."""
     from fedbridge.deploy.folders import SiteFolder
-    from fedbridge.deploy.running import run_node, shown, start_node_command
+    from fedbridge.deploy.running import run_node, shown, start_node_command, write_node_files
 
     site = SiteFolder(args.folder.absolute())
     settings = site.settings()
     if args.print:
+        write_node_files(site)
         return shared.say(shown([start_node_command(site, settings)], site))
     return run_node(site, settings, _to_stderr)
 

@@ -192,7 +192,7 @@ def _write_sites(
         elif site.settings_file.exists():
             change_site(site, plan.agreed(name))
             write_installation(site.folder)
-            write_atomically(site.start_here, start_here(plan, name, site.settings().port))
+            write_atomically(site.start_here, start_here(plan, name))
     for name in before.present:
         if name not in plan.present:
             yield f"{deployment.site(name).folder}: left alone; the site takes no part any more"

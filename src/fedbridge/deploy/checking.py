@@ -35,6 +35,7 @@ from fedbridge.data.tables.schema import (
     kinds_of,
     shared_columns,
 )
+from fedbridge.deploy.approval import hash_of_app
 from fedbridge.deploy.changing import site_command
 from fedbridge.deploy.description import (
     Description,
@@ -55,11 +56,14 @@ from fedbridge.deploy.folders import (
 from fedbridge.deploy.loading import ARRAYS, reader
 from fedbridge.deploy.reaching import LinkAwayError, reach_link
 from fedbridge.deploy.running import is_registered, other_keys
+from fedbridge.deploy.site_log import SiteLog
 from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
 from fedbridge.flower.members import Members, read_members, write_members
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
+from fedbridge.training.accountant import Look, composed_epsilon
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,6 +181,8 @@ def _site(site: SiteFolder, *, counts: bool) -> Iterator[Finding]:
     yield from looked_at("device", lambda: _device(settings))
     yield from looked_at("privacy", lambda: _protected(settings))
     yield from looked_at("floors", lambda: _floors(settings))
+    yield from looked_at("approval", lambda: _approved(site, settings))
+    yield from looked_at("log", lambda: _logged(site))
     yield from looked_at("data", lambda: _described(site, settings, counts=counts))
     yield from looked_at("link", lambda: _link_of(settings, site))
 
@@ -206,10 +212,17 @@ def _device(settings: SiteSettings) -> str:
 def _protected(settings: SiteSettings) -> list[Finding]:
     """Whether this site's updates are protected, and what ten rounds would cost it."""
     privacy = settings.privacy
+    if isinstance(privacy, RecordPrivacy):
+        said = (
+            f"no single row can be told beyond an epsilon of {privacy.epsilon:g} (delta "
+            f"{privacy.delta:g}), for {privacy.rounds} rounds in all; clip {privacy.clip:g}"
+        )
+        composed_epsilon({Look(1.0, 1.0): 1}, privacy.delta)  # a run will need the accountant
+        return [Finding("privacy", "ok", said)]
     if privacy is None or privacy.noise == 0:
         said = (
-            "updates leave as they are, and can tell of single rows; dp-clip and dp-noise protect "
-            "them, see docs/deploy.md"
+            "updates leave as they are, and can tell of single rows; record-epsilon and "
+            "record-rounds protect them, see docs/deploy.md"
             if privacy is None
             else "updates are clipped but get no noise, which protects nothing"
         )
@@ -228,6 +241,30 @@ def _floors(settings: SiteSettings) -> list[Finding]:
         return [Finding("floors", "warning", said)]
     said = ", ".join(f"{name} {value}" for name, value in settings.floors.config().items())
     return [Finding("floors", "ok", said)]
+
+
+def _approved(site: SiteFolder, settings: SiteSettings) -> list[Finding]:
+    """Which runs this site takes part in, and whether the app that lies here is one of them."""
+    approved = settings.approve
+    said = (
+        "any run that the link hands to this site; `approve` in site.toml allows some only"
+        if approved is None
+        else f"only runs of {len(approved)} approved apps and settings"
+    )
+    found = [Finding("approval", "note" if approved is None else "ok", said)]
+    if site.app.exists():
+        known = hash_of_app(site.app)
+        state: FindingState = "ok" if approved is not None and known in approved else "note"
+        other = "" if state == "ok" else ", which is not in `approve`"
+        line = "" if state == "ok" else f'approve = ["{known}"]'
+        found.append(Finding("approval", state, f"the app here has the hash {known}{other}", line))
+    return found
+
+
+def _logged(site: SiteFolder) -> str:
+    """Whether the log of what this site answered is whole."""
+    lines = SiteLog(site.log).verify()
+    return f"{len(lines)} messages" + (f", last hash {lines[-1]['hash']}" if lines else " so far")
 
 
 def _reached(address: str, ca: Path) -> str:
@@ -367,10 +404,16 @@ def _coordinator(deployment: Deployment) -> Iterator[Finding]:
         yield from looked_at(f"{name}: key", partial(_public_key, deployment.site(name)))
         yield from looked_at(f"{name}: data", partial(_told, deployment, name, described))
     yield from looked_at("agreement", lambda: _agreement(deployment, plan, described))
+    if deployment.schema.exists():
+        yield from looked_at("app", lambda: f"for `approve` at the sites: {_hash(deployment)}")
     reached = looked_at("link", lambda: _reached(plan.address, deployment.certificates.ca))
     yield from reached
     if all(finding.state == "ok" for finding in reached):
         yield from looked_at("registration", lambda: _registered(deployment, plan))
+
+
+def _hash(deployment: Deployment) -> str:
+    return hash_of_app(deployment.app)
 
 
 def _certificates(deployment: Deployment, plan: DeploymentPlan) -> list[Finding]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedbridge.data.site_package import Role
+    from fedbridge.training.record_privacy import RecordPrivacy
 
 FORMAT = 1
 PORT = 8000
@@ -219,7 +220,7 @@ class SiteSettings:
         reading: How its table is read.
         seed: Decides the target's split, as the run is planned.
         split: How the target's rows are divided, as the run is planned.
-        privacy: How its messages are protected; ``None`` when they are not.
+        privacy: How its rows are protected; ``None`` when they are not.
         budget: The largest epsilon that it is ready to give; ``None`` for any.
         floors: What it does not do, whoever asks.
         curation: How its own file becomes a table as agreed.
@@ -227,6 +228,7 @@ class SiteSettings:
         arrays: How its images or arrays are read; None for a table.
         advice: Whether sketches of its gradients may go to the target, for advice.
         matrix: Whether it takes another role than its own while every site is the target in turn.
+        approve: Hashes of the runs that it takes part in; ``None`` for all.
     """
 
     site: str
@@ -237,7 +239,7 @@ class SiteSettings:
     reading: Reading
     seed: int = 0
     split: SplitOptions = OWN_SPLIT
-    privacy: LocalPrivacy | None = None
+    privacy: LocalPrivacy | RecordPrivacy | None = None
     budget: float | None = None
     floors: Floors = field(default_factory=Floors)
     curation: Curation = UNCHANGED
@@ -245,6 +247,7 @@ class SiteSettings:
     arrays: ArrayReading | None = None
     advice: bool = False
     matrix: bool = False
+    approve: tuple[str, ...] | None = None
 
     def planned_split(self) -> dict[str, int | float]:
         """How the target's rows will be divided, by the names of ``site.toml``."""
@@ -268,6 +271,10 @@ OTHERS = ("port", "seed", "n-target", "test-fraction", "image-size", "grayscale"
 OF_ADVICE = ("advice", "matrix")
 """What it allows for advice, true or false."""
 
+APPROVE = "approve"
+"""Of the settings, what Flower's node does not read: it is a list."""
+HASH = re.compile(r"[0-9a-f]{64}")
+
 OF_FILE = tuple(name.replace("_", "-") for name in KEYS)
 """What it says of its own file."""
 TABLES = tuple(name.replace("_", "-") for name in PAIRS)
@@ -276,7 +283,7 @@ TABLES = tuple(name.replace("_", "-") for name in PAIRS)
 
 def check_site_settings(content: Mapping[str, object]) -> None:
     """Refuse a setting that there is not: what is misspelt must never be left out in silence."""
-    known = (*TEXTS, *OF_FILE, *OTHERS, *OF_ADVICE, *SETTINGS, *FLOORS)
+    known = (*TEXTS, *OF_FILE, *OTHERS, *OF_ADVICE, *SETTINGS, *FLOORS, APPROVE)
     check_known(content, known, "site.toml")
     for name in OF_ADVICE:
         check_flag(name, content.get(name, False))
@@ -297,6 +304,19 @@ def _leaves(value: object) -> Iterator[object]:
             yield from _leaves(part)
     else:
         yield value
+
+
+def approved_in(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The runs that a site takes part in; an empty list is none at all, no list is any."""
+    if APPROVE not in content:
+        return None
+    listed = content[APPROVE]
+    if not isinstance(listed, list) or not all(HASH.fullmatch(str(one)) for one in listed):
+        raise OptionError(
+            f"Expected `{APPROVE}` to be a list of hashes as `fedbridge deploy check` shows them, "
+            f"but got {listed!r}."
+        )
+    return tuple(listed)
 
 
 def curation_in(content: Mapping[str, Any]) -> Curation:
@@ -351,6 +371,10 @@ class SiteFolder:
         description: What the site lets the coordinator know of its data.
         flower_home: Where the site's Flower keeps its files.
         run: At the target, the run's folder: its model, card and page, for ``fedbridge predict``.
+        log: What the site has answered, line by line.
+        app: A run's app, if the coordinator has sent it for approval.
+        programs: What the node starts in place of Flower's own.
+        node_config: The settings as Flower's node reads them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -362,6 +386,10 @@ class SiteFolder:
         self.description = folder / "description.json"
         self.flower_home = folder / "flower"
         self.run = folder / RUN
+        self.log = folder / "log.jsonl"
+        self.app = folder / "app"
+        self.programs = self.flower_home / "programs"
+        self.node_config = self.flower_home / "node.toml"
 
     def settings(self) -> SiteSettings:
         """What ``site.toml`` says, checked."""
@@ -400,6 +428,7 @@ class SiteFolder:
                 device=content.get("device", CPU),
                 arrays=arrays,
                 **{name: content.get(name, False) for name in OF_ADVICE},
+                approve=approved_in(content),
             )
         except KeyError as error:
             raise DeploymentError(
@@ -526,11 +555,16 @@ def site_settings_text(plan: DeploymentPlan, site: str, port: int) -> str:
         "What this site computes on; no run can choose it. `deploy check` says if it is there.": {
             "device": "cuda",
         },
-        "Differential privacy of this site's updates: its own choice, see docs/deploy.md.": {
-            "dp-clip": 1.0,
-            "dp-noise": 1.0,
+        "Differential privacy of this site's rows: its own choice, see docs/deploy.md.": {
+            "record-epsilon": 10.0,
+            "record-rounds": plan.rounds,
+            "record-clip": 1.0,
+            "record-delta": 1e-5,
         },
         "Floors that no run can lower, with their defaults; see docs/deploy.md.": Floors().config(),
+        "Take part only in runs of these apps and settings; `deploy check` shows their hashes.": {
+            APPROVE: []
+        },
     }
     parts = [f"# {comment}\n{tomli_w.dumps(values)}" for comment, values in lines.items() if values]
     if plan.arrays is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import read_text
+from fedbridge.base.files import PRIVATE, parse_toml, read_text, write_atomically
+from fedbridge.deploy import guard
 from fedbridge.deploy.folders import (
+    APPROVE,
     LINK_NAME,
     Deployment,
     DeploymentError,
@@ -88,9 +91,21 @@ def start_node_command(site: SiteFolder, settings: SiteSettings) -> list[str]:
     return node_command(
         settings.link,
         port=settings.port,
-        config=site.settings_file,
+        config=site.node_config,
         identity=Identity(site.ca, site.key.private),
     )
+
+
+def write_node_files(site: SiteFolder) -> None:
+    """What a node needs besides its site's settings: these in Flower's form, and our guard.
+
+    Flower's node takes no lists, and needs none: who looks at these is the guard.
+    """
+    plain = {k: v for k, v in parse_toml(read_text(site.settings_file)).items() if k != APPROVE}
+    write_atomically(site.node_config, tomli_w.dumps(plain), PRIVATE)
+    program = site.programs / guard.PROGRAM
+    write_atomically(program, f'#!/bin/sh\nexec python -m {guard.__name__} "$@"\n')
+    program.chmod(0o700)
 
 
 def register_command(deployment: Deployment, site: str) -> list[str]:
@@ -134,6 +149,8 @@ def settings_for(place: Deployment | SiteFolder) -> dict[str, str]:
 def shown(commands: Iterable[Sequence[str]], place: Deployment | SiteFolder) -> str:
     """Commands as one would type them, after what they need to be told by the environment."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in settings_for(place).items()]
+    if isinstance(place, SiteFolder):
+        lines.append(f"export PATH={shlex.quote(str(place.programs))}:$PATH")
     return "\n".join([*lines, *map(shlex.join, commands)])
 
 
@@ -154,6 +171,8 @@ def run_until_stopped(
         try:
             program = str(programs() / command[0])
             told = {**flower_environment(place.flower_home), **settings_for(place)}
+            if isinstance(place, SiteFolder):
+                told["PATH"] = os.pathsep.join((str(place.programs), told["PATH"]))
             processes.start("it", [program, *command[1:]], log, told)
             while code is None:
                 code = processes.exit_code("it")
@@ -186,6 +205,7 @@ def run_node(site: SiteFolder, settings: SiteSettings, say: Callable[[str], obje
         refused = refused or NOT_ACTIVATED in text
         say(text)
 
+    write_node_files(site)
     command = start_node_command(site, settings)
     code = run_until_stopped(command, site, site.folder / "node.log", listen)
     if refused:

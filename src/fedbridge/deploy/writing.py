@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbridge import methods
@@ -24,8 +23,6 @@ from fedbridge.deploy.folders import (
     Deployment,
     DeploymentError,
     DeploymentPlan,
-    SiteFolder,
-    SiteSettings,
     site_settings_text,
     what_it_is,
 )
@@ -34,16 +31,15 @@ from fedbridge.deploy.running import (
     flower_config,
     register_command,
     run_command,
-    settings_for,
     shown,
     start_link_command,
-    start_node_command,
 )
 from fedbridge.flower import pki, server
 from fedbridge.flower.options import ConfigValue, NetworkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 OWNER_ONLY = 0o700
 KEPT_OUT_OF_GIT = (
@@ -158,7 +154,7 @@ def write_site(plan: DeploymentPlan, deployment: Deployment, name: str, port: in
     site = deployment.site(name)
     site.folder.mkdir(parents=True, mode=OWNER_ONLY)
     write_atomically(site.settings_file, site_settings_text(plan, name, port))
-    write_atomically(site.start_here, start_here(plan, name, port))
+    write_atomically(site.start_here, start_here(plan, name))
     write_atomically(site.ca, deployment.certificates.ca.read_bytes())
     write_installation(site.folder)
     pki.make_node_key(site.folder, pki.NODE)
@@ -231,16 +227,9 @@ def runbook(deployment: Deployment, plan: DeploymentPlan) -> str:
     )
 
 
-def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
+def start_here(plan: DeploymentPlan, name: str) -> str:
     """The one page of a site, from the file ``START-HERE.md`` beside this one."""
-    settings = SiteSettings(name, plan.role(name), "", plan.address, port, plan.reading)
     what = what_it_is(plan).replace("this site's", f"{name}'s")
-    site = SiteFolder(Path())
-    environment = "\n".join(
-        f"export {variable}={value}"
-        for variable, value in settings_for(SiteFolder(Path("$PWD"))).items()
-    )
-    command = f"{environment}\n{shlex.join(start_node_command(site, settings))}"
     return packaged_text("fedbridge.deploy", "START-HERE.md").format(
         install=how_to_install(),
         name=name,
@@ -248,7 +237,6 @@ def start_here(plan: DeploymentPlan, name: str, port: int) -> str:
         what=what,
         more=OF_TABLES.format(label=plan.reading.label_column) if plan.arrays is None else "",
         address=plan.address,
-        start_node=_indented(command),
         use=USE_THE_MODEL.format(new=plan.new_data) if name == plan.target else "",
     )
 

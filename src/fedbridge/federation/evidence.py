@@ -103,10 +103,13 @@ def measure_evidence(
     *,
     weights: Tensor | None = None,
     borrowed: bool = False,
-    noisy_sources: bool = False,
+    updates: Gathered | None = None,
     reads: Reads = "all",
 ) -> Geometry:
     """The geometry of some vectors and the target's noise.
+
+    Noise that private sources put into the very vectors that are mixed belongs to their distance
+    from the target: whoever takes the update takes its noise.
 
     Args:
         vectors: updates, or probes.
@@ -114,15 +117,16 @@ def measure_evidence(
         sketch: the sketch that clients used.
         weights: (N+1,) sample counts, target first.
         borrowed: do not believe in less noise than the sources' samples show.
-        noisy_sources: take the sources' own noise off their squared lengths (for probes, which
-            stand on a few batches). What is left is repaired as a whole, so that products among
+        updates: what is mixed, where the vectors are probes: the sources' own noise, since probes
+            stand on a few batches, is taken off their squared lengths, and that which the updates
+            got for privacy is put on. What is left is repaired as a whole, so that products among
             sources are measured whatever the rule reads.
         reads: what the rule reads; lengths and products with the target are always measured, for
             the record of the round.
     """
     if reads == "shares":
         reads = "target"
-    if reads == "target" and noisy_sources:
+    if reads == "target" and updates is not None:
         reads = "sketched"
     plain = measure(
         vectors.target,
@@ -137,7 +141,9 @@ def measure_evidence(
     geometry = replace(plain, noise=noise)
     if len(blocks) == 1:
         geometry = geometry.whole()
-    return without_source_noise(geometry, vectors, blocks) if noisy_sources else geometry
+    if updates is None:
+        return geometry
+    return with_added_noise(without_source_noise(geometry, vectors, blocks), updates)
 
 
 def target_noise(
@@ -161,7 +167,7 @@ def target_noise(
 def _noise_lent(vectors: Vectors) -> Tensor | None:
     """(K,) mean over sources of their variance per sample, over the target's sample count."""
     per_sample = [
-        report.noise * factor.square() * report.samples
+        _of_samples(report.noise, report.added) * factor.square() * report.samples
         for report, factor in zip(vectors.reports, vectors.scale, strict=True)
         if report.noise is not None
     ]
@@ -191,6 +197,23 @@ def without_source_noise(geometry: Geometry, vectors: Vectors, blocks: Blocks) -
     values, directions = torch.linalg.eigh(gram / size[:, None, None])
     repaired = directions @ torch.diag_embed(values.clamp(min=0.0)) @ directions.mT
     return replace(geometry, products=repaired * size[:, None, None])
+
+
+def with_added_noise(geometry: Geometry, updates: Gathered) -> Geometry:
+    """Put the noise of private updates, per step and learning rate, on the Gram matrix of probes.
+
+    A probe is a gradient; the update that is mixed in its place has noise of its own.
+    """
+    gram = geometry.gram.clone()
+    for place, (_, outcome) in enumerate(updates.sources, start=1):
+        if outcome.added is not None:
+            gram[:, place, place] += _summed(outcome.added, len(gram)) / outcome.time**2
+    return replace(geometry, products=gram)
+
+
+def _of_samples(noise: Tensor, added: Tensor | None) -> Tensor:
+    """The part of a client's noise that comes of its samples."""
+    return noise if added is None else (noise - added).clamp(min=0.0)
 
 
 def _summed(per_tensor: Tensor, n_blocks: int) -> Tensor:

@@ -7,6 +7,7 @@ dropout, units and byte counts are dealt with here, once, for every method.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from statistics import median_low
@@ -25,6 +26,7 @@ from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.federation.settings import FROZEN
+from fedbridge.training.accountant import Look, composed_epsilon
 from fedbridge.training.job import (
     CHOOSING,
     DROPPING,
@@ -39,6 +41,7 @@ from fedbridge.training.job import (
     measurable_batch,
     seed_of,
 )
+from fedbridge.training.record_privacy import check_job, looks_of
 from fedbridge.training.state import Buffers, Slices, State
 from fedbridge.training.trainer import Workbench, one_thread
 
@@ -106,6 +109,8 @@ class Federation:
             self.blocks if settings.blocks == "tensor" else Blocks.whole(self.blocks.total)
         )
         self.begin_round(0)
+        self.privacy = settings.record_privacy()
+        self.looks: dict[str, Counter[Look]] = {}
         self.stays: Slices = ()
         self.buffers_stay: frozenset[str] = frozenset()
 
@@ -256,8 +261,39 @@ class Federation:
         """Run jobs that start from ``states`` (by slot); outcomes, and their vectors as rows."""
         if not self._is_open:
             self.open(slots=len(states), rows=len(jobs))
+        jobs = self._protected(jobs)
         done = self._heard(self.engine.run(jobs, states, round=round))
         return self._without_overlong(jobs, states, done), done.vectors
+
+    def _protected(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Jobs with the record-level privacy that the settings ask for, and what it has cost."""
+        privacy, first = self.privacy, 1 if self.settings.record_of != "all" else 0
+        if privacy is None:
+            return jobs
+        for job in jobs:
+            if job.beside:  # rows of others, which nobody protects
+                check_job(job)
+        own = {
+            client: [job for job in jobs if job.client == client]
+            for client in range(first, self.n_sources + 1)
+        }
+        frozen, found = self.settings.buffers == FROZEN, {}
+        for client, asked in own.items():
+            done = privacy.protected(asked, self.bench, frozen=frozen, secret=False)
+            found[client] = iter(done)
+            self.looks.setdefault(self.name_of(client), Counter()).update(
+                looks_of(done, self.bench)
+            )
+        spent = {name: composed_epsilon(of, privacy.delta) for name, of in self.looks.items()}
+        self.facts["epsilon"] = spent
+        for name, epsilon in spent.items():
+            if epsilon > privacy.epsilon:
+                self.notes.append(
+                    f"{name} has told an epsilon of {epsilon:.3g}, more than the "
+                    f"{privacy.epsilon:g} asked for: the method sends several messages a round, "
+                    f"raise `record_rounds`"
+                )
+        return [next(found[job.client]) if job.client in found else job for job in jobs]
 
     def _without_overlong(
         self, jobs: Sequence[Job], states: Sequence[State], done: Finished

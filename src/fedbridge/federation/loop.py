@@ -8,6 +8,7 @@ on a page: what is written besides history, checkpoints, model and summary is pu
 from __future__ import annotations
 
 import time
+from collections import Counter
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -37,6 +38,7 @@ from fedbridge.runs.folder import (
 )
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import retold, summarise, told_positive
+from fedbridge.training.accountant import Look
 from fedbridge.training.blend import module_of
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.state import Blend, Model, Recalled, State, model_of_tensors
@@ -442,6 +444,9 @@ class Run:
             tensors |= {f"memory.{name}": value for name, value in method.memory().items()}
         facts = method.facts() if round >= 1 else {}
         told = {"lines": len(self.history), "method": facts, "run": self.id}
+        looks = method.federation.looks.items()
+        if looks:
+            told["looks"] = {name: [[*look, n] for look, n in of.items()] for name, of in looks}
         return Checkpoint(round, tensors, told)
 
     def _take_up(self, folder: RunFolder, method: Method, first: int) -> int:
@@ -471,6 +476,10 @@ class Run:
     def _restore(self, checkpoint: Checkpoint, method: Method) -> None:
         """Make method and model what they were; raises whatever does not fit."""
         tensors = checkpoint.tensors
+        method.federation.looks = {
+            name: Counter({Look(rate, noise): n for rate, noise, n in of})
+            for name, of in checkpoint.facts.get("looks", {}).items()
+        }
         state = _same_kind(model_of_tensors(tensors), method.state)
         if any(name.startswith("best.") for name in tensors):
             self.best_state = _same_kind(model_of_tensors(tensors, "best."), method.state)

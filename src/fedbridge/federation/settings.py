@@ -14,6 +14,7 @@ from fedbridge.base.options import check_choice, check_known, check_number, chec
 from fedbridge.base.values import object_name
 from fedbridge.models.resnet import is_pretrained
 from fedbridge.training.job import LocalPlan
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "buffers": ("target", "mean", "keep", FROZEN),
     "evidence": ("path", "init", "probe"),
     "noise_from": ("own", "borrowed"),
+    "record_of": ("sources", "all"),
 }
 WHOLE = {
     "batch_size": 1,
@@ -38,6 +40,7 @@ WHOLE = {
     "warmup": 0,
     "probe_batches": 1,
     "probe_batch_size": 1,
+    "record_rounds": 1,
     "sketch_size": 1,
     "early_stopping": 1,
     "workers": 1,
@@ -62,6 +65,9 @@ NUMBERS: dict[str, dict[str, float]] = {
     "dropout": {"least": 0, "below": 1},
     "validation_fraction": {"least": 0, "below": 1},
     "norm_ratio": {"least": 1},
+    "record_epsilon": {"above": 0},
+    "record_clip": {"above": 0},
+    "record_delta": {"above": 0, "below": 1},
 }
 """Options that are numbers, and their limits; learning rates are checked with the local plan."""
 
@@ -118,6 +124,12 @@ class Settings:
         probe_batch_size: rows in a batch of the target's probe for a rule, an incomplete one left
             out; None for the batches that it trains on. With it ``init`` takes gradients at the
             first round's start, not that round's steps: what a target of one batch needs.
+        record_epsilon: record-level privacy (DP-SGD) of what clients send: the most that all rounds
+            may cost for any one of a client's rows; None for none. Needs ``fedbridge[privacy]``.
+        record_clip: longest that the gradient of a row may be then; None for 1.
+        record_delta: chance with which that guarantee may fail; None for 1e-5.
+        record_rounds: messages that it is to last for; None for one per round.
+        record_of: whose rows are protected, those of the ``sources`` (None too) or of ``all``.
     """
 
     model: str | nn.Module | Callable[..., nn.Module] | None = None
@@ -153,6 +165,11 @@ class Settings:
     workers: int | None = None
     server_momentum: float | None = None
     probe_batch_size: int | None = None
+    record_epsilon: float | None = None
+    record_clip: float | None = None
+    record_delta: float | None = None
+    record_rounds: int | None = None
+    record_of: str | None = None
 
     def __post_init__(self) -> None:
         usual = {field.name: field.default for field in fields(self)}
@@ -166,6 +183,12 @@ class Settings:
             elif name in CHOICES:
                 check_choice(name, value, CHOICES[name])
         check_device(self.device)
+        protecting = [name for name in RECORD if getattr(self, name) is not None]
+        if protecting and self.record_epsilon is None:
+            raise OptionError(
+                f"Expected `record_epsilon` beside `{protecting[0]}`, but it is missing: how much "
+                f"may be told of a row?"
+            )
         self.source_plan(warm=False)
         self.target_plan(warm=False)
 
@@ -192,6 +215,14 @@ class Settings:
         if "lr" in own and not warm:
             own["lr"] *= self.lr_factor
         return replace(self.source_plan(warm=warm), drop_last=False, **own)
+
+    def record_privacy(self) -> RecordPrivacy | None:
+        """How clients protect their rows; None if they do not."""
+        if self.record_epsilon is None:
+            return None
+        own = {"clip": self.record_clip, "delta": self.record_delta}
+        given = {name: value for name, value in own.items() if value is not None}
+        return RecordPrivacy(self.record_epsilon, self.record_rounds or 1, **given)
 
     def by_samples(self, *, fedavg: bool) -> bool:
         """Whether clients count by their rows, in FedAvg's mean over all or one over sources."""
@@ -227,6 +258,8 @@ def counts_by_samples(weights: str | None, *, fedavg: bool) -> bool:
 
 
 NAMES = tuple(field.name for field in fields(Settings))
+RECORD = tuple(name for name in NAMES if name.startswith("record_"))
+"""Options of record-level privacy: a site's own where sites are elsewhere."""
 
 
 def split_options(

@@ -64,7 +64,8 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
     The node's configuration may hold ``data``, ``memory`` (a folder for what the site remembers
     between rounds and, at a target that has no folder of a deployment, for its model) and, for
     local differential privacy, ``dp-clip``, ``dp-noise``, ``dp-delta`` and ``dp-budget`` (the
-    largest epsilon, over all runs on these rows), the site's floors (``floors``), and its
+    largest epsilon, over all runs on these rows), for record-level privacy ``record-epsilon``,
+    ``record-rounds``, ``record-clip`` and ``record-delta``, the site's floors (``floors``), and its
     ``device``, which no run can choose for it.
     """
     app = ClientApp()

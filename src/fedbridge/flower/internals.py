@@ -32,6 +32,7 @@ try:
     from flwr.supercore.logger import mirror_output_to_queue as mirror_output_to_queue
     from flwr.supercore.runtime import RuntimeHttpClient as RuntimeHttpClient
     from flwr.superlink.runtime import run_serverapp as run_serverapp
+    from flwr.supernode.cli import flwr_clientapp as flwr_clientapp
     from flwr.supernode.runtime.run_clientapp import run_clientapp as run_clientapp
 except ImportError as error:
     if error.name == "flwr":

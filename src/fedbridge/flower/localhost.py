@@ -20,10 +20,11 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.follow import Audience
 from fedbridge.federation.loop import RunResult
+from fedbridge.federation.settings import RECORD
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
 from fedbridge.flower.options import NETWORK, PRIVACY, ConfigValue, config_key
-from fedbridge.flower.privacy import epsilon, privacy_in
+from fedbridge.flower.privacy import privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.flower.site import MODEL
@@ -32,6 +33,8 @@ from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
 from fedbridge.runs.record import Tested, positive_measures, tested_on, write_tested
+from fedbridge.training.accountant import Look, composed_epsilon
+from fedbridge.training.record_privacy import RecordPrivacy
 from fedbridge.training.state import State
 from fedbridge.training.trainer import Workbench
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fedbridge.data.site_package import Role
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.follow import Callback
 
@@ -119,7 +123,7 @@ class Rehearsal:
             data = self.folder / DATA / f"site-{k}.safetensors"
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)
-            own = {**OPEN.config(), **self._privacy()}
+            own = {**OPEN.config(), **self._privacy(site.role)}
             nodes[site.name] = {"data": str(data), "memory": str(memory), "advice": True, **own}
         folder = self.folder / FLOWER
         if self.engine == "flower":
@@ -134,18 +138,22 @@ class Rehearsal:
             write_atomically(app / path, text)
         return app
 
-    def _privacy(self) -> dict[str, ConfigValue]:
-        given = {k: v for k, v in self.options.items() if k in PRIVACY}
+    def _privacy(self, role: Role) -> dict[str, ConfigValue]:
+        """What a site's configuration says of its privacy; the target's often nothing."""
+        given = {k: v for k, v in self.options.items() if k in PRIVACY and v is not None}
         if given and self.engine != "flower":
             raise OptionError(
-                "Expected local differential privacy with the engine 'flower', where sites have "
-                "settings of their own, but got 'flower-sim'."
+                "Expected differential privacy with the engine 'flower', where sites have settings "
+                "of their own, or 'local', but got 'flower-sim'."
             )
+        if "record_epsilon" in given:
+            given.setdefault("record_rounds", self.rounds + self.options.get("warmup", 0))
         named = {config_key(name): value for name, value in given.items()}
         privacy, _ = privacy_in(named)
         if privacy is not None:
-            epsilon(privacy, rounds=1)  # every site will need the accountant
-        return named
+            composed_epsilon({Look(1.0, 1.0): 1}, privacy.delta)  # sites will need the accountant
+        spared = isinstance(privacy, RecordPrivacy) and self.options.get("record_of") != "all"
+        return {} if spared and role == "target" else named
 
     def result(self, *, kept: bool) -> RunResult:
         """What the coordinator wrote, with what it could not know."""
@@ -206,7 +214,9 @@ class Rehearsal:
             "data_sha256": fingerprint(self.task),
             "engine": self.engine,
         }
-        plain = {k: v for k, v in given.items() if k not in ("workers", "device", *PRIVACY)}
+        plain = {
+            k: v for k, v in given.items() if k not in ("workers", "device", *PRIVACY, *RECORD)
+        }
         return {
             "method": self.method,
             "rounds": self.rounds,

@@ -30,7 +30,7 @@ from fedbridge.base.errors import FedbridgeError, ShapeError
 from fedbridge.base.files import parse_json
 from fedbridge.base.text import plain
 from fedbridge.evaluation.metrics import Evaluation, Metrics
-from fedbridge.federation.settings import OFF, Settings, split_options
+from fedbridge.federation.settings import OFF, RECORD, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
 from fedbridge.methods.pfedfda import COVARIANCE, MEANS, UnderGaussianHead
 from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
@@ -92,7 +92,8 @@ class RunSpec:
 
     def run_settings(self) -> Settings:
         """The options of the run, for one process on a CPU."""
-        given = {**self.settings, "model": None, "device": "cpu", "workers": 1, "norm_ratio": OFF}
+        own = {**dict.fromkeys(RECORD), "model": None, "device": "cpu", "workers": 1}
+        given = {**self.settings, **own, "norm_ratio": OFF}
         settings, _ = split_options(given, self.method, methods.options_of(self.method), {})
         return settings
 
@@ -297,6 +298,8 @@ GRADIENTS = ("sigma2", *OF_SOURCES, "errors", "relative", "curve")
 
 MOST_NUMBERS = 10_000
 """So many numbers stand in one of these entries at most."""
+NOISE = ("noise", "sketches", "added")
+"""How noisy an update is: its error, sketches of it, and what of it was put in for privacy."""
 
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"site": (
@@ -316,7 +319,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     r"hello": ("num-examples", "num-test", "num-classes", "num-outputs"),
     r"update-\d+": ("values", "steps"),
     r"buffers-\d+": ("*",),
-    r"noise-\d+": ("noise", "sketches"),
+    r"noise-\d+": NOISE,
     r"told-\d+": (MEANS, COVARIANCE),
     r"metrics-\d+": tuple(SCALARS),
     r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
@@ -392,7 +395,7 @@ def train_reply(
         content[f"update-{k}"] = arrays(delivery.tensors)
         if outcome.buffers:
             content[f"buffers-{k}"] = arrays(outcome.buffers)
-        noise = {"noise": outcome.noise, "sketches": outcome.sketches}
+        noise = {name: getattr(outcome, name) for name in NOISE}
         told = {name: value for name, value in noise.items() if value is not None}
         if told:
             content[f"noise-{k}"] = arrays(told)
@@ -420,7 +423,7 @@ def read_result(content: RecordDict, k: int, encoding: str, size: int) -> Client
         noise = tensors(content.array_records.get(f"noise-{k}", ArrayRecord()))
         buffers = tensors(content.array_records.get(f"buffers-{k}", ArrayRecord()))
         report: dict[str, Any] = {field: scalars[name] for name, field in SCALARS.items()}
-        report |= {"noise": noise.get("noise"), "sketches": noise.get("sketches")}
+        report |= {name: noise.get(name) for name in NOISE}
         told = tensors(content.array_records.get(f"told-{k}", ArrayRecord()))
         return ClientResult(Outcome(**report, buffers=buffers, told=told), vector)
     except EncodingError as error:

@@ -53,7 +53,7 @@ NETWORK = tuple(field.name for field in fields(NetworkOptions))
 """Options of a run over a network, for its coordinator."""
 
 PRIVACY = tuple(name.replace("-", "_") for name in SETTINGS)
-"""Options of a run over a network, for its sites: local differential privacy."""
+"""Options of a run over a network, for its sites: differential privacy."""
 
 SITE_FOLDER = "FEDBRIDGE_SITE"
 """By this variable of the environment a node knows the folder of its site."""

@@ -1,8 +1,10 @@
-"""Local differential privacy: what a site may send so that nobody learns much about its records.
+"""Differential privacy of a site: what it may send so that nobody learns much about its records.
 
-Off unless a site gives a ``LocalPrivacy``. Then everything that a site says about the values of
-its rows in a round is one Gaussian mechanism: its k vectors are clipped to ``C/√k`` each, so that
-together they are no longer than ``C``, and every entry gets noise ``N(0, (zC)²)``.
+Off unless a site asks for it, in one of two ways. Record-level privacy (``RecordPrivacy``) is a way
+of training, ``training.record_privacy``. With local privacy (``LocalPrivacy``) everything that a
+site says about the values of its rows in a round is one Gaussian mechanism: its k vectors are
+clipped to ``C/√k`` each, so that together they are no longer than ``C``, and every entry gets noise
+``N(0, (zC)²)``.
 
 **What is protected.** Another data set of the same number of rows can turn any clipped vector
 into any other, at a distance of at most ``2C``. So the guarantee holds for every change of a
@@ -16,26 +18,21 @@ is the only door. In place of the measured noise stands that of the mechanism, `
 entry, which everybody knows. Whatever is done afterwards with what was released (rounding it for
 the wire, what that lost, aggregation) costs no more privacy.
 
-**Randomness** comes from the operating system's generator, number by number. A seed of the run
-would be known to the coordinator, and any seed of torch's generator, of which 32 bits count,
-could be found by trying from entries that are known not to move. Four draws are added for each
-number (in float64, before the sum is rounded), since a single draw of finite precision can betray
-what it was added to.
+**Randomness** comes from the operating system's generator (``training.chance``).
 
-**What was spent.** Every protected message is one more look at the same rows, whoever asks for it
-and why: a round that is run again, another run, a coordinator that wants to average the noise
-away. So the site itself counts, in a file that no message can reset, and may stop answering at a
-budget (``PrivacyBudget``).
+**What was spent**, in either way: every protected message is one more look at the same rows,
+whoever asks for it and why: a round that is run again, another run, a coordinator that wants to
+average the noise away. So the site itself counts, in a file that no message can reset, and may stop
+answering at a budget (``PrivacyBudget``).
 """
 
 from __future__ import annotations
 
 import math
-import os
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from filelock import FileLock
 from torch import Tensor
@@ -43,7 +40,10 @@ from torch import Tensor
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.base.options import check_known, check_number, check_whole
+from fedbridge.training.accountant import Look, composed_epsilon
+from fedbridge.training.chance import unpredictable_normals
 from fedbridge.training.job import ClientResult, Job, Outcome
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,12 +51,8 @@ if TYPE_CHECKING:
 
     from fedbridge.core.blocks import Blocks
 
-FORMAT = 1
-DRAWS = 4
-"""Normal numbers that are added for one entry of noise from the operating system."""
-
-PIECE = 2**18
-"""Entries whose noise is drawn at a time."""
+FORMAT = 2
+"""Of the file of what was spent; 1 knew messages of local privacy alone."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +80,50 @@ class LocalPrivacy:
         """Standard deviation of the noise of every entry, ``zC``."""
         return self.noise * self.clip
 
+    @property
+    def look(self) -> Look:
+        """What a message is to the accountant: noise of ``z/2`` times the sensitivity ``2C``."""
+        return Look(1.0, self.noise / 2)
 
-SETTINGS = (*(f"dp-{field.name}" for field in fields(LocalPrivacy)), "dp-budget")
+
+LOCAL = (*(f"dp-{field.name}" for field in fields(LocalPrivacy)), "dp-budget")
+RECORD = tuple(f"record-{field.name}" for field in fields(RecordPrivacy))
+SETTINGS = (*LOCAL, *RECORD)
 """What a site's configuration may say of its privacy; the budget is the largest epsilon."""
 
 
-def privacy_in(config: Mapping[str, object]) -> tuple[LocalPrivacy | None, float | None]:
-    """How a site's configuration wants its messages protected, and up to which epsilon.
+def privacy_in(
+    config: Mapping[str, object],
+) -> tuple[LocalPrivacy | RecordPrivacy | None, float | None]:
+    """How a site's configuration wants its rows protected, and up to which epsilon.
 
     Raises:
         OptionError: a setting is misspelt, missing or no number. A site that asks for protection
             must never go without because of a slip.
     """
-    check_known([n for n in config if n.lower().startswith("dp")], SETTINGS, "a site's privacy")
-    given = {name.removeprefix("dp-"): config[name] for name in SETTINGS if name in config}
-    if not given:
+    check_known(
+        [n for n in config if n.lower().startswith(("dp", "record"))], SETTINGS, "a site's privacy"
+    )
+    local, record = ([name for name in names if name in config] for names in (LOCAL, RECORD))
+    if local and record:
+        raise OptionError(
+            f"Expected one kind of privacy, but got `{local[0]}`, of local privacy, and "
+            f"`{record[0]}`, of record-level privacy: leave one kind out."
+        )
+    for name in ("dp-clip", "dp-noise") if local else ("record-epsilon", "record-rounds"):
+        if (local or record) and name not in config:
+            both = "`dp-clip` and `dp-noise`" if local else "`record-epsilon` and `record-rounds`"
+            raise OptionError(f"Expected both {both}, but `{name}` is missing.")
+    numbers = {name: check_number(name, config[name]) for name in (*local, *record)}
+    if local:
+        budget = numbers.pop("dp-budget", None)
+        return LocalPrivacy(**{n.removeprefix("dp-"): v for n, v in numbers.items()}), budget
+    if not record:
         return None, None
-    for name in ("clip", "noise"):
-        if name not in given:
-            raise OptionError(
-                f"Expected both `dp-clip` and `dp-noise`, but `dp-{name}` is missing."
-            )
-    numbers = {name: check_number(f"dp-{name}", value) for name, value in given.items()}
-    budget = numbers.pop("budget", None)
-    return LocalPrivacy(**numbers), budget
+    rounds = check_whole("record-rounds", config["record-rounds"], least=1)
+    most = numbers["record-epsilon"]
+    others = {n: numbers[f"record-{n}"] for n in ("clip", "delta") if f"record-{n}" in numbers}
+    return RecordPrivacy(most, rounds, **others), most
 
 
 def protect(
@@ -162,29 +178,7 @@ def epsilon(privacy: LocalPrivacy, rounds: int, releases_per_round: int = 1) -> 
     """
     count = check_whole("rounds", rounds, least=0)
     count *= check_whole("releases_per_round", releases_per_round, least=1)
-    return composed_epsilon({privacy.noise: count}, privacy.delta)
-
-
-def composed_epsilon(releases: Mapping[float, int], delta: float) -> float:
-    """The ``ε`` of messages with different noise: how many were sent, by their ``z``."""
-    sent = {noise: count for noise, count in releases.items() if count}
-    if not sent:
-        return 0.0
-    if 0.0 in sent:
-        return math.inf
-    try:
-        from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise OptionError(
-            "Expected the accountant that reports epsilon, but it is not installed: "
-            "pip install 'fedbridge[privacy]'."
-        ) from error
-    accountant = RDPAccountant()
-    for noise, count in sent.items():
-        for _ in range(count):
-            accountant.step(noise_multiplier=noise / 2, sample_rate=1.0)
-    together = 1 / math.sqrt(sum(count * (2 / noise) ** 2 for noise, count in sent.items()))
-    return max(0.0, float(accountant.get_epsilon(delta, alphas=_orders(together, delta))))
+    return composed_epsilon({privacy.look: count}, privacy.delta)
 
 
 def clipped(vector: Tensor, bound: float) -> Tensor:
@@ -206,49 +200,30 @@ def _noised(vector: Tensor, deviation: float, generator: torch.Generator | None)
     return vector + deviation * noise
 
 
-def unpredictable_normals(count: int) -> Tensor:
-    """Standard normal numbers (float64) from the operating system's random bits."""
-    pieces = [_piece_of_normals(min(PIECE, count - start)) for start in range(0, count, PIECE)]
-    return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.zeros(0).double()
-
-
-def _piece_of_normals(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Box and Muller's method: two uniform numbers give two normal ones."""
-    pairs = DRAWS * count // 2
-    bits = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
-    radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
-    normals = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
-    summed: np.ndarray[tuple[int], np.dtype[np.float64]] = normals.reshape(DRAWS, count).sum(0)
-    return summed / math.sqrt(DRAWS)
-
-
 def _public(job: Job, samples: int, privacy: LocalPrivacy, blocks: Blocks) -> Outcome:
     """A report that depends on the job and on the number of rows only."""
     batches = job.noisy_batches(samples)
     sizes = torch.tensor(blocks.sizes, dtype=torch.float64)
+    added = sizes * privacy.deviation**2
     return Outcome(
         samples,
         job.steps(samples),
         job.lr,
         buffers=job.buffers,
-        noise=sizes * privacy.deviation**2 if batches else None,
+        noise=added if batches else None,
         batches=batches,
+        added=added,
     )
-
-
-def _orders(noise: float, delta: float) -> list[float]:
-    """Rényi orders around the best one for a Gaussian mechanism, ``1 + √(2 ln(1/δ)) z``."""
-    best = noise * math.sqrt(2 * math.log(1 / delta))
-    return [1 + best * 10 ** (k / 50 - 1) for k in range(101)]
 
 
 class PrivacySpentError(FedbridgeError):
     """One more message would cost more privacy than the site is ready to give."""
 
+    in_words = "its privacy budget is spent"
+
 
 class PrivacyBudget:
-    """The protected messages of one site, by the size of their noise.
+    """What the protected messages of one site have shown of its rows, by the size of their noise.
 
     Args:
         path: a file of the site's own, the same in every run on the same rows.
@@ -257,8 +232,8 @@ class PrivacyBudget:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def spend(self, privacy: LocalPrivacy, budget: float | None = None) -> None:
-        """Write a message down before it is sent.
+    def spend(self, looks: Mapping[Look, int], delta: float, budget: float | None = None) -> None:
+        """Write the looks at the rows down that a message takes, before it is sent.
 
         Raises:
             PrivacySpentError: the message would go beyond the budget, the largest epsilon that the
@@ -266,37 +241,45 @@ class PrivacyBudget:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_name(f".{self.path.name}.lock")):
-            sent = self._read()
-            sent[privacy.noise] = sent.get(privacy.noise, 0) + 1
+            taken = self._read()
+            taken.update(looks)
             if budget is not None:
-                cost = composed_epsilon(sent, privacy.delta)
+                cost = composed_epsilon(taken, delta)
                 if not cost <= budget:
                     raise PrivacySpentError(
                         f"Expected to stay within an epsilon of {budget:g}, but one more message "
                         f"would make it {cost:.3g}: stop here, or let the site raise its budget."
                     )
-            entries = [{"noise": noise, "messages": count} for noise, count in sorted(sent.items())]
-            write_atomically(self.path, to_json({"format": FORMAT, "sent": entries}), PRIVATE)
+            entries = [{**look._asdict(), "looks": n} for look, n in sorted(taken.items())]
+            write_atomically(self.path, to_json({"format": FORMAT, "taken": entries}), PRIVATE)
 
     @property
-    def messages(self) -> int:
-        """How many have been sent so far."""
-        return sum(self._read().values())
+    def looks(self) -> int:
+        """How many have been taken so far: messages, or steps of record-level privacy."""
+        return self._read().total()
 
     def epsilon(self, delta: float) -> float:
         """What they have cost together."""
         return composed_epsilon(self._read(), delta)
 
-    def _read(self) -> dict[float, int]:
+    def _read(self) -> Counter[Look]:
         try:
             content = parse_json(self.path.read_bytes())
-            sent = {float(entry["noise"]): entry["messages"] for entry in content["sent"]}
-            sound = content["format"] == FORMAT and all(
-                math.isfinite(noise) and noise >= 0 and type(count) is int and count >= 0
-                for noise, count in sent.items()
+            if content["format"] == 1:
+                entries = [(1.0, float(e["noise"]) / 2, e["messages"]) for e in content["sent"]]
+            else:
+                known = content["taken"]
+                entries = [(float(e["rate"]), float(e["noise"]), e["looks"]) for e in known]
+            sound = content["format"] in (1, FORMAT) and all(
+                math.isfinite(noise)
+                and noise >= 0
+                and 0 < rate <= 1
+                and type(count) is int
+                and count >= 0
+                for rate, noise, count in entries
             )
         except FileNotFoundError:
-            return {}
+            return Counter()
         except (OSError, ValueError, KeyError, TypeError):
             sound = False
         if not sound:
@@ -304,4 +287,7 @@ class PrivacyBudget:
                 f"Expected the count of protected messages in {str(self.path)!r}, but it cannot be "
                 f"read: restore the file, since counting anew would understate what was told."
             )
-        return sent
+        taken: Counter[Look] = Counter()
+        for rate, noise, count in entries:
+            taken[Look(rate, noise)] += count
+        return taken

@@ -145,6 +145,13 @@ FLOWER_SETTINGS = {
 """No telemetry, no installations, and little waiting."""
 
 
+def built_app(folder: Path) -> bytes:
+    """The app of a folder as Flower hands it to nodes; the same files give the same bytes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
+        return bytes(build_fab_from_disk(folder))
+
+
 def programs() -> Path:
     """Where the programs of this Python's environment are."""
     return Path(sys.executable).parent
@@ -442,9 +449,7 @@ class Control:
 
         A link that simulates is also told how many nodes, one core each.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
-            content = build_fab_from_disk(app)
+        content = built_app(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = StartRunRequest(
             fab=fab_to_proto(fab),

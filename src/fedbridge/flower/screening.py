@@ -163,10 +163,11 @@ def _noise_complaint(report: Outcome, expected: Expected) -> str | None:
     if sketches is not None and expected.noise != "sketch":
         return "expected no sketches of the batches, but got some"
     complaint = None
-    if noise is not None:
-        complaint = _tensor_complaint("the noise", noise, REAL, (expected.blocks,))
-        if complaint is None and bool((noise < 0).any()):
-            complaint = "expected a noise of at least 0 in every block, but some is negative"
+    for name, squares in (("the noise", noise), ("the noise for privacy", report.added)):
+        if complaint is None and squares is not None:
+            complaint = _tensor_complaint(name, squares, REAL, (expected.blocks,))
+            if complaint is None and bool((squares < 0).any()):
+                complaint = f"expected {name} to be at least 0 in every block, but some is negative"
     if complaint is None and sketches is not None:
         shape = (report.batches - 1, expected.blocks, 2, expected.sketch_size)
         complaint = _tensor_complaint("the sketches", sketches, REAL, shape)

@@ -23,9 +23,11 @@ import torch
 
 from fedbridge import methods
 from fedbridge.advice.measure import ADVICE
+from fedbridge.base.errors import ModelError, OptionError
 from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
+from fedbridge.federation.settings import FROZEN
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors, singles_out
 from fedbridge.flower.messages import Layout, RequestError, RunSpec
@@ -35,6 +37,7 @@ from fedbridge.flower.target_run import TargetRun, line_of, run_in
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.training.job import FIRST_ROUND, INITIALISING, TARGET, ClientResult, Job, seed_of
+from fedbridge.training.record_privacy import RecordPrivacy, looks_of
 from fedbridge.training.state import model_of_tensors
 from fedbridge.training.trainer import seeded
 
@@ -170,13 +173,13 @@ class SiteWorker:
         memory: SiteMemory,
         *,
         model: Callable[[], nn.Module] | None = None,
-        privacy: LocalPrivacy | None = None,
+        privacy: LocalPrivacy | RecordPrivacy | None = None,
         budget: float | None = None,
         floors: Floors | None = None,
         device: str = CPU,
         advises: bool = False,
     ) -> None:
-        """``privacy`` protects what leaves, up to an epsilon of ``budget`` over all runs.
+        """``privacy`` protects rows in what leaves, up to an epsilon of ``budget`` over all runs.
 
         What is asked must keep to the ``floors``, the usual ones by default. ``device`` is the
         site's own to choose: what a run says of it is the coordinator's. ``advises`` lets a
@@ -222,7 +225,10 @@ class SiteWorker:
         spending = PrivacyBudget(self.memory.root / SPENDING)
         self.floors.check_jobs(mine, len(self.site.train), self._counted())
         self._check_reports(mine)
-        if self._single_out(mine, sketches=False):
+        by_record = isinstance(self.privacy, RecordPrivacy)
+        if isinstance(self.privacy, RecordPrivacy):
+            mine = self._by_record(mine, self.privacy, spending)
+        elif self._single_out(mine, sketches=False):
             raise RequestError(
                 "Expected jobs whose rows differ in several, but the vectors of this message could "
                 "be solved for one of this site's rows: ask for other seeds, or for fewer jobs."
@@ -236,20 +242,32 @@ class SiteWorker:
         self._keep_part(round)
         notes = [LOST] if known and lost else []
         sketched = any(result.outcome.sketches is not None for result in results)
-        if sketched and self._single_out(mine, sketches=True):
+        if sketched and not by_record and self._single_out(mine, sketches=True):
             results = [replace(r, outcome=replace(r.outcome, sketches=None)) for r in results]
             notes.append(KEPT)
         for result in results:
             if result.outcome.failure is not None:
                 log.warning("round %d: %s", round, result.outcome.failure)
-        if self.privacy is not None:
-            spending.spend(self.privacy, self.budget)
+        if isinstance(self.privacy, LocalPrivacy):
+            spending.spend({self.privacy.look: 1}, self.privacy.delta, self.budget)
             results = release(mine, results, self.privacy, self.federation.blocks)
         deliveries = self._encoded(round, mine, results)
         note = "; ".join(notes) or None
         if self.privacy is None:
             return SiteRound(deliveries, note)
         return SiteRound(deliveries, note, spending.epsilon(self.privacy.delta))
+
+    def _by_record(
+        self, jobs: Sequence[Job], privacy: RecordPrivacy, spending: PrivacyBudget
+    ) -> list[Job]:
+        """Jobs that tell of no single row; what they will cost is written down before they run."""
+        bench, frozen = self.federation.bench, self.federation.settings.buffers == FROZEN
+        try:
+            protected = privacy.protected(jobs, bench, frozen=frozen, secret=True)
+        except (ModelError, OptionError) as error:
+            raise RequestError(str(error)) from error
+        spending.spend(looks_of(protected, bench), privacy.delta, self.budget)
+        return protected
 
     def decide(self, round: int, news: News, *, known: bool = False) -> Decision:
         """Let the target's side decide, from what it remembers, and measure what it chose.

@@ -25,7 +25,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.base.files import to_json
 from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
-from fedbridge.federation.settings import Settings, split_options
+from fedbridge.federation.settings import RECORD, Settings, split_options
 from fedbridge.flower.coordinator import RESERVED, FlowerEngine
 from fedbridge.flower.members import NewcomersError
 from fedbridge.flower.membership import Membership
@@ -108,6 +108,12 @@ class FedBridgeStrategy(Strategy):
                 f"Expected a method that training loops of one's own can serve, but got {rule!r} "
                 f"with own_training=True, whose clients train parts of the model by themselves: "
                 f"choose another, or use client_app(...)."
+            )
+        own = [name for name in RECORD if options.get(name) is not None]
+        if own:
+            raise OptionError(
+                f"Expected options of the run, but got {own[0]!r}: how its rows are protected is a "
+                f"site's own word, in its own configuration."
             )
         network = {name: options.pop(name) for name in NETWORK if name in options}
         split_options(options, rule, methods.options_of(rule), {})

@@ -87,7 +87,7 @@ class Transport:
         ]
         records = [record for content in contents.values() for record in content.values()]
         once = {id(record): record for record in records}  # several messages share a model
-        sizes = {key: _record_bytes(record) for key, record in once.items()}
+        sizes = {key: record_bytes(record) for key, record in once.items()}
         self.down += sum(sizes[id(record)] for record in records)
         sent = list(self.grid.push_messages(messages))
         nodes = dict(zip(sent, contents, strict=True))
@@ -116,11 +116,11 @@ class Transport:
         if reply.has_error():
             reason = printable(" ".join(str(reply.error.reason).split()))
             return NoAnswer(reason or "its node is gone", lost=reply.error.code not in GONE_WRONG)
-        self.up += sum(map(_record_bytes, reply.content.values()))
+        self.up += sum(map(record_bytes, reply.content.values()))
         return reply.content
 
 
-def _record_bytes(record: object) -> int:
+def record_bytes(record: object) -> int:
     """Bytes of a record as it travels."""
     if isinstance(record, ArrayRecord):
         return sum(len(array.data) + ARRAY_OVERHEAD for array in record.values())

@@ -130,7 +130,7 @@ class RuleMethod(Method):
             factors = trained.alignment
             evidence = path.rescaled(1.0 / factors if self.align else factors)
         if probed is not None:
-            evidence = self._geometry(probed.vectors(align=False), probed, noisy_sources=True)
+            evidence = self._geometry(probed.vectors(align=False), probed, updates=trained)
         present = trained.source_indices
         if isinstance(self.rule, CoordinateRule):
             describe(record, evidence, None, present, federation.n_sources)
@@ -140,7 +140,7 @@ class RuleMethod(Method):
         return combine(mix, vectors.target, vectors.sources, federation.rule_blocks)
 
     def _geometry(
-        self, vectors: Vectors, gathered: Gathered, *, noisy_sources: bool = False
+        self, vectors: Vectors, gathered: Gathered, *, updates: Gathered | None = None
     ) -> Geometry:
         federation = self.federation
         return measure_evidence(
@@ -149,7 +149,7 @@ class RuleMethod(Method):
             federation.bench.sketch,
             weights=gathered.samples if self.by_samples else None,
             borrowed=self.borrows,
-            noisy_sources=noisy_sources,
+            updates=updates,
             reads=self.rule.reads,
         )
 

@@ -92,8 +92,11 @@ class ChannelsLast(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers in the other order of memory."""
-        return x.to(memory_format=torch.channels_last)
+        """The same numbers in the other order of memory, where torch can tell it."""
+        try:
+            return x.to(memory_format=torch.channels_last)
+        except RuntimeError:  # one row of many at a time, under torch.func.vmap
+            return x
 
 
 class Normalise(nn.Module):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.training.record_privacy import RecordNoise
     from fedbridge.training.state import Slices
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -129,6 +130,7 @@ class Job:
         keeps: slices of the vector that are the client's own: it goes on from what it kept of them
             in an earlier job, and nothing of their change is told.
         own: what it kept of them; None for nothing yet.
+        privacy: how the client's rows are protected; the client's own word, which never travels.
     """
 
     client: int
@@ -146,6 +148,7 @@ class Job:
     first: Job | None = None
     keeps: Slices = ()
     own: Tensor | None = None
+    privacy: RecordNoise | None = None
 
     def steps(self, samples: int) -> int:
         """Steps that the job takes on so many samples (batches, for a probe)."""
@@ -178,6 +181,8 @@ class Outcome:
         buffers: the model's buffers afterwards.
         noise: (K,) squared error of the update, per block; None if not asked for or undefined.
         batches: how many batches that stands on.
+        added: (K,) the part of the squared error that is noise put in for privacy, per block; None
+            if none was, or nobody knows.
         sketches: (B−1, K, 2, size) sketches of the centred batch updates, if asked for.
         told: what the objective reports.
         seconds: time the work took.
@@ -197,6 +202,7 @@ class Outcome:
     seconds: float = 0.0
     failure: str | None = None
     lost: bool = False
+    added: Tensor | None = None
 
     @property
     def time(self) -> float:

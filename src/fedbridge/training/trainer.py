@@ -39,10 +39,12 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
+from fedbridge.training.chance import Chance
 from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.neighbours import recalled
-from fedbridge.training.objective import Batch, Part, StepContext
+from fedbridge.training.objective import Batch, Part, Proximal, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
+from fedbridge.training.record_privacy import added_variance, clipped_sum, rate_of
 from fedbridge.training.state import Blend, Recalled, State, complement, overwrite, put
 
 if TYPE_CHECKING:
@@ -141,10 +143,12 @@ class Workbench:
         try:
             before = None if job.first is None else self._change(job.first, start)
             with seeded(job.seed, self.device):
+                anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
+                if job.privacy is not None:
+                    return self._protected(job, start, anchor, result)
                 if job.kind == "probe":
                     outcome = self._probe(job, start, result)
                 else:
-                    anchor = None if job.anchor is None else starts[job.anchor].to(self.device)
                     begin = start if before is None else start + before
                     outcome = self._train(job, begin, anchor, result)
             if before is not None:
@@ -306,6 +310,64 @@ class Workbench:
             raise LocalFailureError("the loss or its gradient at the round's start is NaN or Inf")
         result.copy_(stream.mean)
         return self._outcome(samples, batches, 1.0, total / batches, stream)
+
+    def _protected(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
+        """Train or probe by gradients that tell of no single row (``record_privacy``).
+
+        All that is reported is made of these gradients and of what everybody knows: no loss, no
+        time, and the buffers as they came.
+        """
+        plan, probe = job.plan, job.kind == "probe"
+        self._load(start, job.buffers)
+        self._train_mode()
+        if probe:
+            self.model.eval()
+        assert job.privacy is not None
+        chance = Chance(job.privacy.seed)
+        optimizers = self._optimizers(plan, ())
+        samples = self.samples(job)
+        steps, counted = job.steps(samples), job.noisy_batches(samples)
+        stream = self._stream(plan) if probe or plan.noise != "none" else None
+        still = () if job.moves is None else complement(job.moves, len(start))
+        for step in range(steps):
+            before = self._flat.detach().clone()
+            self._gradient.copy_(self._private_gradient(job, step, chance))
+            if not probe:
+                if isinstance(job.objective, Proximal):
+                    assert anchor is not None
+                    self._gradient += job.objective.penalty * (before - anchor)
+                for _, optimizer in optimizers:
+                    optimizer.step()
+                with torch.no_grad():
+                    overwrite(self._flat, start, still)
+            if stream is not None and step < counted:
+                moved = -self._gradient if probe else (self._flat.detach() - before) * steps
+                stream.add(moved)
+        change = stream.mean if probe and stream else self._flat.detach() - start
+        if not bool(change.isfinite().all()):
+            raise LocalFailureError(f"{SPOILT} (learning rate {plan.lr:g})")
+        result.copy_(change)
+        outcome = self._outcome(samples, steps, job.lr, math.nan, stream)
+        added, noise = added_variance(job, samples, self.blocks), outcome.noise
+        if stream is not None and added is not None:
+            noise = added if noise is None else torch.maximum(noise, added)
+        return replace(outcome, buffers=job.buffers, noise=noise, added=added)
+
+    def _private_gradient(self, job: Job, step: int, chance: Chance) -> Tensor:
+        """The noisy mean of the clipped gradients of some rows."""
+        assert job.privacy is not None
+        site, samples = self.sites[job.client], self.samples(job)
+        rate = rate_of(job, samples)
+        rows = chance.subset(samples, rate)
+        rows = rows if job.rows is None else job.rows[rows]
+        seed = seed_of(job.seed, step, 0, PREPARING) if site.prepare else 0
+        total = torch.zeros(len(self._gradient), dtype=torch.float64)
+        if len(rows):
+            x = self._inputs(site, rows, seed, training=True)
+            labels = site.y[rows].to(self.device)
+            total = clipped_sum(self.model, self._loss(job), x, labels, job.privacy.clip)
+        total += job.privacy.noise * job.privacy.clip * chance.normals(len(total))
+        return (total / (rate * samples)).to(self._gradient)
 
     def _outcome(
         self, samples: int, steps: int, lr: float, loss: float, stream: NoiseStream | None

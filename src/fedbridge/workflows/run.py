@@ -114,6 +114,8 @@ def run(
     folder = None if out is None else RunFolder(Path(out))
     if folder is not None and resume and folder.is_first and settings.batch_size_target is None:
         settings = replace(settings, batch_size_target=settings.batch_size)
+    if settings.record_epsilon is not None and settings.record_rounds is None:
+        settings = replace(settings, record_rounds=rounds + settings.warmup)
     asked = Run(
         loaded,
         method,
