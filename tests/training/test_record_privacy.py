@@ -264,7 +264,7 @@ def test_batch_norm_is_refused_and_frozen_it_is_not():
 
 
 def test_objectives_of_other_kinds_and_weights_of_classes_are_refused():
-    for method in ("fada", "erm", "irm"):
+    for method in ("fada", "erm", "irm", "fedrep"):
         with pytest.raises(OptionError, match="use a rule, 'fedprox' or 'auto'"):
             fb.run(blobs(n_target=6), method, 1, workers=1, model="mlp:8", record_epsilon=3)
     with pytest.raises(OptionError, match="`class_weights`"):
