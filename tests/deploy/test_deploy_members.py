@@ -9,7 +9,7 @@ from fedbridge.cli.main import main
 from fedbridge.deploy import checking, running
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.running import run_command
-from fedbridge.flower.members import Members, read_members
+from fedbridge.runs.members import Members, read_members
 
 WHY = "its ethics board says so"
 
@@ -111,7 +111,7 @@ def test_a_new_run_begins_without_who_has_left(made):
     change(made, "--leave", "B", "--why", WHY)
     assert change(made, "--method", "fedavg") == 0
     assert made.plan() == plan(sources=("A",), method="fedavg")
-    assert not made.members.exists()
+    assert read_members(made.members) == Members(("A",))
     assert (made.coordinator / "run-1").exists()
 
 

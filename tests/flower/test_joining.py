@@ -14,9 +14,9 @@ from fedbridge.engines.workers import make_engine
 from fedbridge.federation.loop import Run
 from fedbridge.federation.settings import split_options
 from fedbridge.flower import FedBridgeStrategy
-from fedbridge.flower.members import Members, read_members, write_members
 from fedbridge.report.model_card import model_card
 from fedbridge.runs.folder import RunFolder, RunFolderError, founders
+from fedbridge.runs.members import Members, read_members, write_members
 from fedbridge.runs.record import read_run
 from fedbridge.training.job import Outcome
 

@@ -26,7 +26,7 @@ from fedbridge.deploy.folders import (
 )
 from fedbridge.deploy.installing import write_installation
 from fedbridge.deploy.writing import run_config, runbook, start_here, write_site
-from fedbridge.flower.members import read_members, write_members
+from fedbridge.runs.members import Members, read_members, write_members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,10 +114,10 @@ def change_deployment(
     has left is no part of the next run.
     """
     before = deployment.plan()
-    if not goes_on and _begins_anew(before, plan):
+    if plan.left and not goes_on and _begins_anew(before, plan):
         staying = tuple(name for name in plan.sources if name not in plan.left)
         plan = replace(plan, sources=staying, left={})
-        deployment.members.unlink(missing_ok=True)
+        write_members(deployment.members, Members(staying))
     if (before.host, before.port) != (plan.host, plan.port):
         raise DeploymentError(
             f"Expected the link to stay at {before.address}, which its certificate is for, but got "

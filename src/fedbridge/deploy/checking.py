@@ -59,9 +59,9 @@ from fedbridge.deploy.running import is_registered, other_keys
 from fedbridge.deploy.site_log import SiteLog
 from fedbridge.federation.settings import check_device
 from fedbridge.flower import pki
-from fedbridge.flower.members import Members, read_members, write_members
 from fedbridge.flower.privacy import epsilon
 from fedbridge.flower.programs import Control
+from fedbridge.runs.members import Members, read_members, write_members
 from fedbridge.training.accountant import Look, composed_epsilon
 from fedbridge.training.record_privacy import RecordPrivacy
 
@@ -574,8 +574,9 @@ def _settle(deployment: Deployment, plan: DeploymentPlan, schema: str) -> None:
 
 def _in_order(deployment: Deployment, names: Iterable[str]) -> list[str]:
     """Sites by name, but newcomers last: what was agreed on goes by who was there before."""
-    known = (*read_members(deployment.members).sources, deployment.plan().target)
-    return sorted(names, key=lambda name: (name not in known, name))
+    known = read_members(deployment.members).sources
+    new = [name for name in deployment.plan().sources if known and name not in known]
+    return sorted(names, key=lambda name: (name in new, name))
 
 
 def _agreed_arrays(

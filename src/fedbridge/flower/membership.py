@@ -20,9 +20,9 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
 from fedbridge.data.task import DistantSite, DistantTask, distant_site
-from fedbridge.flower.members import read_members
 from fedbridge.flower.messages import ALLOWED, CONTROL, SITE, ReplyError, check_fields, printable
 from fedbridge.flower.transport import NoAnswer, Transport
+from fedbridge.runs.members import read_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

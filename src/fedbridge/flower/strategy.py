@@ -27,7 +27,6 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import RECORD, Settings, split_options
 from fedbridge.flower.coordinator import RESERVED, FlowerEngine
-from fedbridge.flower.members import NewcomersError
 from fedbridge.flower.membership import Membership
 from fedbridge.flower.messages import Layout, RunSpec, Skeleton, arrays, tensors
 from fedbridge.flower.options import NETWORK, NetworkOptions
@@ -35,6 +34,7 @@ from fedbridge.flower.pki import site_keys
 from fedbridge.flower.transport import Transport
 from fedbridge.report import ResultPages
 from fedbridge.runs.folder import JOINED, RunFolder, founding
+from fedbridge.runs.members import NewcomersError
 from fedbridge.training.state import State
 
 if TYPE_CHECKING:
