@@ -129,7 +129,7 @@ def test_estimate_names_the_source_that_is_not_a_number():
 
 
 def test_lengths_beyond_float64_are_refused_and_not_called_nan():
-    message = complaint(NonFiniteError, target=T.double(), sources=1e200 * S.double())
+    message = complaint(NonFiniteError, "fedgp", target=T.double(), sources=1e200 * S.double())
     assert "divide all updates by a common factor" in message
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -479,8 +480,8 @@ class TestHelp:
 
     def test_the_examples_can_be_parsed(self):
         texts = [parser.description or "" for parser in every_parser(build_parser())]
-        lines = [line.split() for text in texts for line in text.splitlines()]
-        examples = [words[1:] for words in lines if words[:1] == ["fedbridge"]]
+        lines = [line.strip() for text in texts for line in text.splitlines()]
+        examples = [shlex.split(line)[1:] for line in lines if line.startswith("fedbridge ")]
         assert len(examples) > 8
         for words in examples:
             build_parser().parse_args(words)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-ABOVE = {"advice", "cli", "deploy", "experiments", "report", "workflows"}
+ABOVE = {"cli", "deploy", "experiments", "report", "workflows"}
 
 CLIENT = """
 import sys

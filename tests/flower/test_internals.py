@@ -35,7 +35,7 @@ PRIVATE = {
     "flwr.supernode.cli": {"flwr_clientapp"},
     "flwr.supernode.runtime.run_clientapp": {"run_clientapp"},
 }
-PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
 SOURCES = sorted(Path(fedbridge.__file__).parent.rglob("*.py"))
 
 

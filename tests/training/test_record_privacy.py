@@ -16,7 +16,7 @@ from fedbridge.base.errors import ModelError, OptionError
 from fedbridge.core.blocks import trainable_parameters
 from fedbridge.federation.evidence import measure_evidence, target_noise
 from fedbridge.training.accountant import Look, composed_epsilon, noise_within
-from fedbridge.training.chance import Chance
+from fedbridge.training.chance import PrivateChance
 from fedbridge.training.job import Job, LocalPlan
 from fedbridge.training.objective import Proximal
 from fedbridge.training.record_privacy import (
@@ -94,7 +94,7 @@ def test_a_row_whose_gradient_is_not_finite_counts_as_nothing():
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_every_row_takes_part_with_the_same_chance(seed):
-    chance = Chance(seed)
+    chance = PrivateChance(seed)
     taken = torch.zeros(50)
     for _ in range(400):
         taken[chance.subset(50, 0.2)] += 1
@@ -104,8 +104,8 @@ def test_every_row_takes_part_with_the_same_chance(seed):
 
 
 def test_the_systems_draws_cannot_be_had_again_and_those_of_a_seed_can():
-    assert not torch.equal(Chance().normals(5), Chance().normals(5))
-    assert torch.equal(Chance(1).normals(5), Chance(1).normals(5))
+    assert not torch.equal(PrivateChance().normals(5), PrivateChance().normals(5))
+    assert torch.equal(PrivateChance(1).normals(5), PrivateChance(1).normals(5))
 
 
 def epsilon_of_one_look(rate, noise, delta):

@@ -97,6 +97,7 @@ RUN_OPTIONS = (
     *("probe_batches", "sketch_size", "participation", "dropout", "early_stopping"),
     *("validation_fraction", "norm_ratio", "device", "workers"),
     *("server_momentum", "probe_batch_size"),
+    *("record_epsilon", "record_clip", "record_delta", "record_rounds", "record_of"),
 )
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
 MAPPINGS = ("rename", "label_map", "recode", "units", "sites")

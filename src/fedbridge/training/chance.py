@@ -22,7 +22,7 @@ PIECE = 2**18
 """Entries whose noise is drawn at a time."""
 
 
-class Chance:
+class PrivateChance:
     """Draws of one job; None as its seed stands for the operating system."""
 
     def __init__(self, seed: int | None = None) -> None:

@@ -39,7 +39,7 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
-from fedbridge.training.chance import Chance
+from fedbridge.training.chance import PrivateChance
 from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.neighbours import recalled
 from fedbridge.training.objective import Batch, Part, Proximal, StepContext
@@ -323,7 +323,7 @@ class Workbench:
         if probe:
             self.model.eval()
         assert job.privacy is not None
-        chance = Chance(job.privacy.seed)
+        chance = PrivateChance(job.privacy.seed)
         optimizers = self._optimizers(plan, ())
         samples = self.samples(job)
         steps, counted = job.steps(samples), job.noisy_batches(samples)
@@ -353,7 +353,7 @@ class Workbench:
             noise = added if noise is None else torch.maximum(noise, added)
         return replace(outcome, buffers=job.buffers, noise=noise, added=added)
 
-    def _private_gradient(self, job: Job, step: int, chance: Chance) -> Tensor:
+    def _private_gradient(self, job: Job, step: int, chance: PrivateChance) -> Tensor:
         """The noisy mean of the clipped gradients of some rows."""
         assert job.privacy is not None
         site, samples = self.sites[job.client], self.samples(job)

@@ -346,7 +346,7 @@ def _round(size: Size, tell: Tell) -> list[dict[str, Any]]:
     found = []
     for done, name in enumerate(ROUND_METHODS):
         tell(done / len(ROUND_METHODS), f"rounds of {name}")
-        with _Rounds(task, name) as rounds:
+        with _TimedRounds(task, name) as rounds:
             bare()
             times = [(bare(), rounds.next()) for _ in range(size.rounds)]
         ratio = statistics.median(ours / theirs for theirs, ours in times)
@@ -358,7 +358,7 @@ def _round(size: Size, tell: Tell) -> list[dict[str, Any]]:
     return found
 
 
-class _Rounds:
+class _TimedRounds:
     """Rounds of one method with two workers, one after the other."""
 
     def __init__(self, task: FederatedTask, method: str) -> None:
@@ -374,7 +374,7 @@ class _Rounds:
         self.method = make(method, self.federation, {})
         self.done = 0
 
-    def __enter__(self) -> _Rounds:
+    def __enter__(self) -> _TimedRounds:
         slots, rows = self.method.room()
         self.federation.open(slots=slots, rows=rows)
         self.method.begin(self.federation.initial)
@@ -399,7 +399,7 @@ def _flower(size: Size, tell: Tell) -> list[dict[str, Any]]:
     tell(0.0, "Flower's simulation")
     theirs = float(_apart("flower", str(size.images), str(size.rounds))["seconds"])
     tell(0.8, "the same here")
-    with _Rounds(made_up(size.images), BASELINE) as rounds:
+    with _TimedRounds(made_up(size.images), BASELINE) as rounds:
         ours = statistics.median(rounds.next() for _ in range(size.rounds))
     return [{"method": BASELINE, "seconds": ours, "flower": theirs, "ratio": theirs / ours}]
 
