@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-DOCS_READY := $(VENV)/.docs-ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo reproduce-quick test test-deploy fuzz lint bench docs wheel clean
@@ -14,7 +13,7 @@ help:  ## show this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedbridge needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export,vision,flower-sim,mlflow,parquet,privacy,tensorboard,wandb]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,export,vision,flower-sim,mlflow,parquet,privacy,tensorboard,wandb]'
 	touch $@
 
 demo: $(READY)  ## a federation on embedded data: all methods, a table, a report
@@ -40,11 +39,7 @@ lint: $(READY)  ## ruff and mypy
 bench: $(READY)  ## speed and memory, as ratios to bare passes over the same data
 	$(BIN)/fedbridge bench
 
-$(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch $@
-
-docs: $(DOCS_READY)  ## the documents and the API reference as a site, in site/; warnings are errors
+docs: $(READY)  ## the documents and the API reference as a site, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "open site/index.html"
 
