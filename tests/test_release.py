@@ -69,7 +69,7 @@ def test_every_package_of_an_extra_has_an_exact_version(extra):
 def test_documents_that_install_from_an_index_say_what_works_today():
     guide = read("docs/guide.md")
     assert f"dist/fedbridge-{fb.__version__}-py3-none-any.whl" in guide
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]:
         text = page.read_text("utf-8")
         if re.search(r"pip install ['\"]?fedbridge", text.replace("\n", " ")):
             assert page.name == "guide.md" or "guide.md#install" in text, page.name

@@ -342,7 +342,7 @@ class TestWhatIsLeft:
         shares = found[["probability_ill", "probability_well"]]
         assert np.allclose(shares, model.predict_proba(x), atol=1e-12)
         assert (found["prediction"] == model.predict(x)).all()
-        with pytest.raises(ValueError, match="already holds this run"):
+        with pytest.raises(ValueError, match="already holds a run"):
             model.save(out)
 
     def test_the_command_line_predicts_with_it(self, table, tmp_path):

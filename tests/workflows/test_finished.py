@@ -161,7 +161,7 @@ def test_a_run_in_memory_is_saved_as_a_folder(ran, new, tmp_path):
     pd.testing.assert_frame_equal(fb.predict(out, new), fb.predict(result, new))
     RunFolder(out).verify()
     assert "accuracy" in (out / "report.html").read_text()
-    with pytest.raises(RunFolderError, match="already holds this run"):
+    with pytest.raises(RunFolderError, match="already holds a run"):
         save_run(kept, out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")

@@ -16,7 +16,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.base.text import block
 from fedbridge.federation.loop import RunResult, run_lines
 from fedbridge.report import write_model_card, write_report
-from fedbridge.runs.folder import RunFolder
+from fedbridge.runs.folder import RunFolder, RunFolderError
 from fedbridge.runs.lock import folder_lock
 from fedbridge.workflows.predict import SavedModel, load_model, predict_with
 
@@ -102,6 +102,11 @@ def save_run(result: RunResult, out: str | Path) -> Path:
     the outputs on test rows, and checkpoints.
     """
     folder, config = RunFolder(Path(out)), dict(result.config)
+    if folder.config() is not None:
+        raise RunFolderError(
+            f"Expected a new folder, but {folder.path} already holds a run: choose another, "
+            f"or remove it first."
+        )
     folder.check(config, resume=False)
     with folder_lock(folder.path):
         folder.rewind(result.history)
