@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -310,11 +311,18 @@ class TestScikitLearnsTools:
         assert model.predict(x).shape == (60, 2)
         assert model.score(x, y, sites=sites) == r2_score(y[own], model.predict(x[own]))
 
-    def test_a_bar_only_if_it_is_asked_for(self, table, capfd, monkeypatch):
+    def test_a_bar_in_a_terminal_or_if_it_is_asked_for(self, table, capfd, monkeypatch):
         x, y, sites = table
         monkeypatch.setenv("FORCE_COLOR", "1")
         classifier().fit(x, y, sites=sites)
         assert capfd.readouterr() == ("", "")
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        classifier(verbose=False).fit(x, y, sites=sites)
+        assert capfd.readouterr() == ("", "")
+        classifier().fit(x, y, sites=sites)
+        assert "FederatedClassifier: rounds" in capfd.readouterr().err
+        monkeypatch.undo()
+        monkeypatch.setenv("FORCE_COLOR", "1")
         classifier(verbose=True).fit(x, y, sites=sites)
         shown = capfd.readouterr()
         assert shown.out == ""

@@ -9,8 +9,10 @@ target.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from contextlib import contextmanager
+from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
@@ -102,7 +104,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         standardise: Standardise = "site",
         categorical: str | Sequence[str] = (),
         workers: int | None = 1,
-        verbose: bool = False,
+        verbose: bool | None = None,
         **options: Any,
     ) -> None:
         """Take parameters as they are; ``fit`` checks them.
@@ -116,7 +118,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             categorical: columns of numbers that are codes; columns of words and of pandas'
                 categories are known as such.
             workers: worker processes, as in ``fedbridge.run``; the result does not depend on them.
-            verbose: show a bar while fitting.
+            verbose: show a bar while fitting; None: in a terminal, not in worker processes.
             **options: any other option of ``fedbridge.run`` or of the method, such as ``model``,
                 ``lr`` or ``beta``. They are parameters for scikit-learn too: a grid may have them.
         """
@@ -337,8 +339,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     @contextmanager
     def _progress(self) -> Iterator[list[Callback]]:
-        """A bar on stderr, if it is asked for."""
-        if not self.verbose:
+        """A bar on stderr, if it is asked for or somebody looks."""
+        looks = sys.stderr.isatty() and current_process().name == "MainProcess"
+        if not (looks if self.verbose is None else self.verbose):
             yield []
             return
         from rich.progress import Progress
