@@ -120,7 +120,7 @@ class TestApproval:
                 check_approved("f" * 64, listed)
 
     def test_the_hash_is_of_app_and_settings_but_not_of_the_coordinators_paths(self):
-        config = {"rounds": 2, "out": "/a", "keys": "/b"}
+        config = {"rounds": 2, "out": "/a", "keys": "/b", "members": "/e"}
         known = run_hash(b"app", config)
         assert run_hash(b"app", {"keys": "/c", "out": "/d", "rounds": 2}) == known
         assert run_hash(b"ap", config) != known

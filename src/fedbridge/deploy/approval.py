@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-COORDINATORS = ("out", "keys")
+COORDINATORS = ("out", "keys", "members")
 """Settings that only say where files lie at the coordinator."""
 
 
