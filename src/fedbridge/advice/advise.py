@@ -82,25 +82,9 @@ def advise(
     measure: Measure | None = None,
     **options: Any,
 ) -> Advice:
-    """Advice before joining: what it is worth by the target's own labels, and who is near.
+    """Advice before joining, as ``fedbridge.advise`` gives it with the same arguments.
 
-    Args:
-        task: a task, what ``load_task`` takes, or the folder of a run, whose last rounds then
-            speak instead of measuring rounds.
-        target: the site that asks, if ``task`` is a name or path.
-        seed: of the data split, the initial model and the measuring rounds.
-        after: rounds of ``auto`` before gradients are measured, besides the task's warm-up; None
-            for 8. Without any nothing is tried, and nothing decided.
-        samples: numbers of labelled samples for the curve; None for a quarter to 64 times as many
-            as there are.
-        progress: called with the share that is done, and what is under way.
-        measure: who runs the measuring rounds; None for this machine.
-        **options: options of the run (``Settings``); those of the task are given to ``load_task``.
-
-    Example:
-        >>> advice = advise("digits-contrast", workers=1)
-        >>> advice.decision
-        'join'
+    ``measure`` runs the measuring rounds; None for this machine.
     """
     rounds = AFTER if after is None else check_whole("after", after, least=0, most=MANY)
     seed = check_whole("seed", seed, least=0)
