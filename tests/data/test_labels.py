@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
-from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.labels import AS_THEY_ARE, Scale, as_labels, code_labels, show
 
 
 def code(class_names=None, **labels):
@@ -87,3 +87,45 @@ def test_labels_of_a_wrong_shape_or_type_name_the_site(labels, error):
 def test_a_long_list_is_cut_in_messages():
     assert show(range(3)) == "0, 1, 2"
     assert show(range(100)).endswith("7, ... (100 in all)")
+
+
+class TestScale:
+    """Numbers to learn are of the order of 1, whatever the values are; all sites have one scale."""
+
+    @pytest.mark.parametrize(
+        ("mean", "spread", "scale"),
+        [
+            (0.5, 1.0, AS_THEY_ARE),
+            (-2.0, 3.0, AS_THEY_ARE),
+            (200_000.0, 70_000.0, Scale(200_000.0, 100_000.0)),
+            (120.0, 15.0, Scale(120.0, 10.0)),
+            (0.0, 1e-4, Scale(0.0, 1e-4)),
+            (1e6, 1.0, Scale(1e6, 1.0)),
+        ],
+    )
+    def test_it_is_a_power_of_ten_around_a_multiple_of_it(self, mean, spread, scale):
+        values = mean + spread * np.random.default_rng(0).choice([-1.0, 1.0], 1000)
+        assert Scale.agreed([Scale.of(values)]) == scale
+
+    def test_numbers_and_values_are_each_others_inverse(self):
+        values = np.random.default_rng(0).normal(2e5, 7e4, 50)
+        scale = Scale.agreed([Scale.of(values)])
+        numbers = scale.numbers(values)
+        assert 0.1 < float(numbers.std()) < 10
+        np.testing.assert_allclose(scale.values(numbers), values, rtol=1e-6)
+
+    def test_one_site_that_is_far_off_does_not_decide(self):
+        sites = [Scale(200.0, 10.0), Scale(300.0, 10.0), Scale(1e9, 1e9)]
+        assert Scale.agreed(sites) == Scale(300.0, 10.0)
+
+    def test_values_that_never_differ_or_are_all_zero(self):
+        assert Scale.of(np.array([700.0, 700.0])) == Scale(1000.0, 1000.0)
+        assert Scale.agreed([Scale.of(np.zeros(3))]) == AS_THEY_ARE
+
+    def test_nothing_known_leaves_values_as_they_are(self):
+        assert Scale.agreed([]) == AS_THEY_ARE
+
+    @pytest.mark.parametrize("given", [{"size": 0.0}, {"size": float("inf")}, {"centre": np.nan}])
+    def test_what_is_no_scale_is_refused(self, given):
+        with pytest.raises(ValueError, match="finite centre"):
+            Scale(**given)

@@ -3,6 +3,8 @@
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pretend import PretendGrid, model_at_target, nodes_of, run_over_pretended_flower
@@ -205,6 +207,18 @@ def test_only_the_choice_and_its_worth_leave_a_target_that_refits(tmp_path):
 
 def test_regression(tmp_path):
     assert_same(both(line(), "fedda-joint", tmp_path))
+
+
+@pytest.mark.parametrize("method", ["fedda", "auto"])
+def test_values_in_a_scale_of_their_own(tmp_path, method):
+    rng = np.random.default_rng(0)
+    age = rng.uniform(20, 80, 120)
+    rows = {"site": ["A", "B", "T"] * 40, "age": age, "price": 2e5 + 3e3 * age}
+    pd.DataFrame(rows).to_csv(tmp_path / "prices.csv", index=False)
+    task = fb.load_task(tmp_path / "prices.csv", target="T", label_column="price")
+    local, remote = both(task, method, tmp_path / "run")
+    assert_same((local, remote))
+    assert local.history[-1]["loss"] > 100, "of prices, not of what is learned"
 
 
 def test_one_message_per_source_and_round_and_one_in_which_the_target_decides(tmp_path):

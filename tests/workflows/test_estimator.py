@@ -289,15 +289,20 @@ class TestScikitLearnsTools:
         folds = fb.target_folds(["T"] * 9, "T", np.linspace(0, 1, 9), n_splits=3)
         assert [len(test) for _, test in folds] == [3, 3, 3]
 
-    def test_values_of_any_size(self):
+    def test_values_of_any_size(self, tmp_path):
         rng = np.random.default_rng(0)
         x = rng.normal(size=(60, 3))
         y = 3e5 + 1e5 * x @ [1, 2, 0]
         sites = np.array(["A", "T"])[np.arange(60) % 2]
         model = fb.FederatedRegressor("fedda", rounds=20, model="linear", target="T")
+        own = sites == "T"
+        assert model.fit(x, y, sites=sites).score(x[own], y[own]) > 0.8
+        found = fb.predict(
+            model.save(tmp_path / "run"), pd.DataFrame(x, columns=["x0", "x1", "x2"])
+        )
+        np.testing.assert_allclose(found["prediction"], model.predict(x), rtol=1e-5)
         scaled = TransformedTargetRegressor(model, transformer=StandardScaler())
         scaled.fit(x, y, sites=sites)
-        own = sites == "T"
         assert scaled.regressor_.run_.summary["n_target"] == own.sum()
         assert scaled.score(x[own], y[own]) > 0.8
 

@@ -95,6 +95,22 @@ class TestTables:
         assert list(found.to_table()) == ["row", "prediction"]
         assert set(found.to_json()[0]) == {"row", "prediction"}
 
+    def test_prices_are_learned_in_a_scale_and_shown_as_prices(self, folder, table):
+        """In plain numbers the network's first steps would end in NaN."""
+        rows = pd.read_csv(table)
+        rows["price"] = (2e5 + 5e3 * rows["age"]).round(2)
+        rows.to_csv(folder / "prices.csv", index=False)
+        how = {"target": "a", "label_column": "price", "columns": "age"}
+        task = fb.load_task(folder / "prices.csv", **how)
+        assert task.target.y.abs().max() < 10
+        how = {"model": "mlp:8", "steps": 30, "workers": 1}
+        result = fb.run(task, "fedda", 20, out=folder / "prices", **how)
+        found = np.array(predict(result.out, folder / "prices.csv").predictions)
+        wrong = found - rows["price"].to_numpy()
+        assert np.sqrt((wrong**2).mean()) < 0.3 * rows["price"].std()
+        tested = wrong[task.manifest["test"]]
+        assert -result.history[-1]["loss"] == pytest.approx(-(tested**2).mean(), rel=1e-4)
+
 
 class TestArrays:
     def test_several_values_have_a_column_each(self, tmp_path):

@@ -160,7 +160,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines = [
             ("the target's test rows", NOT_MEASURED)
             if score is None
-            else ("score (negative test loss)", f"{score:.4f}")
+            else ("score (negative test loss)", f"{score:.4f}" if score > -1e4 else f"{score:.5g}")
         ]
     else:
         low, high = summary["accuracy_interval"]

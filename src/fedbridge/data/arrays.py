@@ -13,11 +13,12 @@ from torch import Tensor
 
 from fedbridge.base.errors import DataError, DisagreementError, ShapeError
 from fedbridge.base.files import check_fits, readable_size
-from fedbridge.data.labels import as_labels, code_labels, show
+from fedbridge.data.labels import AS_THEY_ARE, Scale, as_labels, code_labels, show
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import StoredRows, take, whole
 from fedbridge.data.site_files import site_files
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, TargetSplit, split_target, split_test
+from fedbridge.data.tables.preprocessing import scale_of
 from fedbridge.data.task import (
     FederatedTask,
     Site,
@@ -209,14 +210,17 @@ def assemble(
     pool = select(target, split.training)
     sites = tuple(as_site(source, rows) for source, rows in sources.items())
     labelled = select(target, split.labelled)
+    scale = scale_of(preprocessing)
     return FederatedTask(
         name=name,
         sources=sites,
-        target=as_site(target_name, labelled, target_prepare),
-        test=as_site(f"{target_name} (test)", test, target_prepare),
+        target=as_site(target_name, labelled, target_prepare, scale),
+        test=as_site(f"{target_name} (test)", test, target_prepare, scale),
         n_classes=None if class_names is None else len(class_names),
         unlabelled=loose,
-        target_pool=as_site(target_name, pool, target_prepare) if len(split.unlabelled) else None,
+        target_pool=as_site(target_name, pool, target_prepare, scale)
+        if len(split.unlabelled)
+        else None,
         class_names=class_names,
         model=model,
         defaults=dict(defaults or {}),
@@ -231,7 +235,11 @@ def assemble(
             "test_is": "a set of its own" if own_test else f"rows of {target_name}",
             **({} if digest is None else {"content": f"sha256:{digest}"}),
         },
-        notes=(*notes, *_class_notes(sites, labelled.y, class_names or ())),
+        notes=(
+            *notes,
+            *_class_notes(sites, labelled.y, class_names or ()),
+            *([] if class_names or preprocessing else _size_notes([*sites, as_site("", labelled)])),
+        ),
         one_class=one_class,
     )
 
@@ -287,11 +295,28 @@ def _unlabelled_rows(
     return (x, ids) if ids else (None, [])
 
 
-def as_site(name: str, rows: SiteRows, prepare: Prepare | None = None) -> Site:
+def as_site(
+    name: str, rows: SiteRows, prepare: Prepare | None = None, scale: Scale = AS_THEY_ARE
+) -> Site:
     """Rows as a site; of bytes of images, models get 255ths."""
     if prepare is None and rows.x.dtype == torch.uint8:
         prepare = PixelsToUnit()
-    return Site(name, rows.x, rows.y, prepare)
+    return Site(name, rows.x, rows.y, prepare, scale=scale)
+
+
+def _size_notes(sites: Sequence[Site]) -> list[str]:
+    """Whether values are of a size that steps suit; nobody would turn them back if they were not.
+
+    (Those of tables are learned in a scale that is kept with the model.)
+    """
+    scale = Scale.agreed(Scale.of(site.y.numpy()) for site in sites)
+    if scale == AS_THEY_ARE:
+        return []
+    told = (
+        f"values are about {scale.centre:g}, give or take {scale.size:g}: training may end in NaN "
+        f"or take long, since its steps suit values of the order of 1; divide them, or lower lr"
+    )
+    return [told]
 
 
 def _class_notes(

@@ -1,8 +1,11 @@
-"""Labels of any spelling as class indices that mean the same at every site."""
+"""Labels as classes or numbers that mean the same at every site, however they are spelled."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
+from math import inf, isfinite, log10
+from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     Labels: TypeAlias = NDArray[np.generic]
 
 SHOWN = 8
+LARGE, MOST_POWERS = 3.0, 18
+"""A centre that needs a scale although the spread does not, and powers of ten that a size has."""
 
 
 def as_labels(values: object, site: str) -> Labels:
@@ -66,9 +71,61 @@ def code_labels(
     return {site: class_indices(y, index) for site, y in labels.items()}, names
 
 
+@dataclass(frozen=True)
+class Scale:
+    """What the numbers that a model learns stand for: ``value = centre + size · number``.
+
+    Steps suit numbers of the order of 1; of prices, a network would make NaN in its first steps.
+    All sites have the same scale. It is coarse, a power of ten and a multiple of that, so that it
+    says next to nothing of anybody's values.
+
+    Attributes:
+        centre: the value of 0.
+        size: what one is.
+    """
+
+    centre: float = 0.0
+    size: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.centre) and 0 < self.size < inf):
+            raise ValueError(f"{self} needs a finite centre and a size above 0")
+
+    @classmethod
+    def of(cls, values: Labels) -> Scale:
+        """The scale of one site's values."""
+        values = values.astype(np.float64)
+        spread = float(values.std()) or abs(float(values.mean())) or 1.0
+        size = 10.0 ** min(max(round(log10(spread)), -MOST_POWERS), MOST_POWERS)
+        return cls(round(float(values.mean()) / size) * size + 0.0, size)
+
+    @classmethod
+    def agreed(cls, scales: Iterable[Scale]) -> Scale:
+        """One for all sites; values of the order of 1 stay as they are."""
+        found = sorted(scales, key=lambda one: one.size)
+        if not found:
+            return AS_THEY_ARE
+        size = found[(len(found) - 1) // 2].size
+        centre = round(median(one.centre for one in found) / size) * size + 0.0
+        return AS_THEY_ARE if size == 1 and abs(centre) <= LARGE else cls(centre, size)
+
+    def numbers(self, values: Labels) -> Tensor:
+        """What a model learns in place of values."""
+        scaled = (values.astype(np.float64) - self.centre) / self.size
+        return torch.from_numpy(scaled).to(torch.float32)
+
+    def values(self, numbers: Tensor) -> Tensor:
+        """What a model's numbers stand for."""
+        return numbers if self == AS_THEY_ARE else self.centre + self.size * numbers.double()
+
+
+AS_THEY_ARE = Scale()
+"""The scale of classes too."""
+
+
 def as_values(labels: Labels) -> Tensor:
     """Numbers to be predicted."""
-    return torch.from_numpy(labels.astype(np.float64)).to(torch.float32)
+    return AS_THEY_ARE.numbers(labels)
 
 
 def class_indices(labels: Labels, index: Mapping[object, int]) -> Tensor:

@@ -16,6 +16,7 @@ from fedbridge.base.files import PRIVATE, parse_json, to_json, write_atomically
 from fedbridge.data.images.preprocessing import read_preprocessing
 from fedbridge.data.preparing import prepare_from_record, prepare_to_record
 from fedbridge.data.rows import whole
+from fedbridge.data.tables.preprocessing import scale_of
 from fedbridge.data.task import FederatedTask, Site
 from fedbridge.models.weights import stored_tensors
 
@@ -134,9 +135,11 @@ def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
             tensors[f"{which}.x"],
             tensors[f"{which}.y"],
             prepare_from_record(about["prepare"]),
+            scale=scale_of(how),
         )
 
     names, treated = header["class_names"], header["preprocessing"]
+    how = None if treated is None else read_preprocessing(treated)
     return LocalSite(
         header["name"],
         header["role"],
@@ -144,6 +147,6 @@ def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
         None if header["test"] is None else part("test"),
         header["n_classes"],
         None if names is None else tuple(names),
-        None if treated is None else read_preprocessing(treated),
+        how,
         header.get("positive", 1),
     )

@@ -25,6 +25,7 @@ from fedbridge.base.errors import (
     nearest,
 )
 from fedbridge.base.text import block
+from fedbridge.data.labels import AS_THEY_ARE, Scale
 from fedbridge.data.rows import take
 
 if TYPE_CHECKING:
@@ -54,12 +55,14 @@ class Site:
             noise anew. Must be picklable (a frozen dataclass with ``__call__``, or a ``Drawing``
             of ``preparing``), because worker processes receive it. ``None`` leaves batches as they
             are.
+        scale: What numbers in ``y`` stand for; measures are of what they stand for.
     """
 
     name: str
     x: Features
     y: Tensor
     prepare: Prepare | None = None
+    scale: Scale = field(default=AS_THEY_ARE, kw_only=True)
 
     def __post_init__(self) -> None:
         check_lengths(len(self.x), len(self.y), self.name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import parse_json, read_text
+from fedbridge.data.labels import Scale
 from fedbridge.data.site_arrays import ArrayReading, ArraySummary, describe_arrays
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.proposals import setting
@@ -99,6 +100,7 @@ class Description:
             "reading": asdict(self.reading),
             "labels": self.summary.labels,
             "columns": columns,
+            **({} if self.summary.scale is None else {"scale": asdict(self.summary.scale)}),
             "versions": dict(self.versions),
             **({} if self.split is None else {"split": dict(self.split)}),
             **({} if self.arrays is None else {"arrays": self.arrays.record()}),
@@ -209,6 +211,7 @@ def _description(content: dict[str, Any]) -> Description:
         summary=TableSummary(
             {_text(column["name"]): _column(column) for column in content["columns"]},
             None if labels is None else _texts(labels),
+            Scale(**content["scale"]) if "scale" in content else None,
         ),
         versions={_text(name): _text(value) for name, value in content["versions"].items()},
         split=None if "split" not in content else _numbers(content["split"]),

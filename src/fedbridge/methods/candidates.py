@@ -457,7 +457,7 @@ class Bench:
         outputs, labels = held_out[self.counts], self.rows.labels[self.counts]
         if self.classes is None:
             wrong = outputs - labels.double().reshape(len(outputs), -1)
-            return wrong.square().sum(1)
+            return wrong.square().sum(1) * self.site.scale.size**2
         return functional.cross_entropy(outputs, labels, reduction="none")
 
     def log_likelihood(self, held_out: Tensor) -> float:

@@ -72,7 +72,8 @@ def tested_on(outputs: Tensor, test: Site) -> Tested | None:
     """What a model says of the test rows, if it is finite."""
     if not bool(outputs.isfinite().all()):
         return None
-    return Tested(outputs.reshape(len(test), -1), test.y)
+    said = test.scale.values(outputs.reshape(len(test), -1))
+    return Tested(said, test.scale.values(test.y))
 
 
 def write_tested(folder: Path, tested: Tested) -> None:

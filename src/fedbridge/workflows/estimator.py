@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -42,7 +43,7 @@ from fedbridge.base.errors import DataError, EmptyColumnError, OptionError
 from fedbridge.base.options import check_choice
 from fedbridge.base.text import console
 from fedbridge.data.arrays import as_features
-from fedbridge.data.labels import as_values
+from fedbridge.data.labels import AS_THEY_ARE, Scale
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.tables.cells import CellTable, as_table
 from fedbridge.data.tables.load import STANDARDISED, check_categories
@@ -161,8 +162,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_choice("engine", self._options.get("engine", "local"), ("local",))
         x, labels = self._checked(X, y)
         whose, target = self._sites(sites, len(labels))
-        codes, class_names = self._coded(labels)
-        task = self._task(x, codes, class_names, whose, target, getattr(y, "name", None))
+        task = self._task(x, labels, whose, target, getattr(y, "name", None))
         with self._progress() as callbacks:
             self.run_ = run(
                 task,
@@ -197,8 +197,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "run_")
 
     @abstractmethod
-    def _coded(self, y: Any) -> tuple[Tensor, tuple[str, ...] | None]:
-        """Labels as a task has them, and the names of classes."""
+    def _coded(self, y: Any, whose: Names | None) -> tuple[Tensor, tuple[str, ...] | None, Scale]:
+        """Labels as a task has them, the names of classes, and what numbers stand for.
+
+        ``whose`` is None if numbers have to stay as they are: nothing saved would tell of a scale.
+        """
 
     def _checked(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Rows and labels as scikit-learn checks them; a DataFrame keeps its columns' types."""
@@ -229,25 +232,28 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _task(
         self,
         x: Any,
-        y: Tensor,
-        class_names: tuple[str, ...] | None,
+        labels: Any,
         whose: Names,
         target: str,
         label: object,
     ) -> UntestedTask:
         """The federation, all of whose rows train."""
+        in_table = not (isinstance(x, np.ndarray) and x.ndim > 2)
+        y, class_names, scale = self._coded(labels, whose if in_table else None)
         rows = {
             site: np.flatnonzero(whose == site)
             for site in [target, *(site for site in np.unique(whose).tolist() if site != target)]
         }
-        if isinstance(x, np.ndarray) and x.ndim > 2:
-            self.preprocessing_ = None
-            notes = list[str]()
-            inputs = {site: as_features(x[own], site) for site, own in rows.items()}
+        if in_table:
+            inputs, how, notes = self._encoded(x, rows, target, label, class_names)
+            self.preprocessing_ = replace(how, scale=scale)
         else:
-            inputs, self.preprocessing_, notes = self._encoded(x, rows, target, label, class_names)
+            self.preprocessing_, notes = None, list[str]()
+            inputs = {site: as_features(x[own], site) for site, own in rows.items()}
         ready = PixelsToUnit() if inputs[target].dtype == torch.uint8 else None
-        sites = {site: Site(site, inputs[site], y[own], ready) for site, own in rows.items()}
+        sites = {
+            site: Site(site, inputs[site], y[own], ready, scale=scale) for site, own in rows.items()
+        }
         own = sites.pop(target)
         n_classes = None if class_names is None else len(class_names)
         shape, outputs = own.x.shape[1:], own.y.shape[1] if own.y.ndim > 1 else 1
@@ -419,7 +425,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         """Share of right answers among the target's rows, all rows if ``sites`` is None."""
         return float(super().score(*self._of_target(sites, X, y, sample_weight)))
 
-    def _coded(self, y: Any) -> tuple[Tensor, tuple[str, ...]]:
+    def _coded(self, y: Any, whose: Names | None) -> tuple[Tensor, tuple[str, ...], Scale]:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -427,20 +433,22 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
                 f"Expected at least two classes, but all rows have one class, "
                 f"{str(self.classes_[0])!r}: add rows of another."
             )
-        return torch.from_numpy(codes.astype(np.int64)), tuple(map(str, self.classes_.tolist()))
+        names = tuple(map(str, self.classes_.tolist()))
+        return torch.from_numpy(codes.astype(np.int64)), names, AS_THEY_ARE
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A regressor for one site, the target, that learns with the help of others.
 
-    Values should be of the order of 1: scikit-learn's ``TransformedTargetRegressor`` sees to it.
+    Values may be of any size; several values of a row, or values of images, should be of the order
+    of 1: scikit-learn's ``TransformedTargetRegressor`` sees to it.
     Attributes are those of ``FederatedClassifier``, but for the classes.
 
     Example:
         >>> from sklearn.datasets import make_regression
         >>> X, y = make_regression(60, 4, random_state=0)
         >>> model = FederatedRegressor(rounds=2, model="linear")
-        >>> model.fit(X, y / y.std()).predict(X[:2]).shape
+        >>> model.fit(X, y).predict(X[:2]).shape
         (2,)
     """
 
@@ -459,9 +467,13 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def _coded(self, y: Any) -> tuple[Tensor, None]:
-        one = y.ndim > 1 and y.shape[1] == 1
-        return as_values(column_or_1d(y, warn=True) if one else y), None
+    def _coded(self, y: Any, whose: Names | None) -> tuple[Tensor, None, Scale]:
+        if y.ndim > 1 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        scale = AS_THEY_ARE
+        if y.ndim == 1 and whose is not None:
+            scale = Scale.agreed(Scale.of(y[whose == site]) for site in np.unique(whose))
+        return scale.numbers(y), None, scale
 
 
 def target_folds(

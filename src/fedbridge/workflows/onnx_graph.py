@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fedbridge._version import __version__
 from fedbridge.base.errors import ModelError
 from fedbridge.data.images.preprocessing import ImagePreprocessing
+from fedbridge.data.labels import AS_THEY_ARE
 from fedbridge.data.tables.cells import MISSING
 from fedbridge.data.tables.preprocessing import (
     FARTHEST,
@@ -33,6 +34,7 @@ from fedbridge.data.tables.preprocessing import (
     MissingColumn,
     NumericColumn,
     Preprocessing,
+    scale_of,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+    from fedbridge.data.labels import Scale
     from fedbridge.data.tables.preprocessing import CategoricalColumn
     from fedbridge.workflows.predict import SavedModel
 
@@ -96,7 +99,7 @@ def onnx_model(saved: SavedModel) -> OnnxModel:
     refused = None if in_bytes else graph.refused(ready, table=isinstance(how, Preprocessing))
     answer = network.graph.output[0].name
     if saved.class_names is None:
-        graph.values(answer, refused, _answers_per_row(saved))
+        graph.values(answer, refused, _answers_per_row(saved), scale_of(how))
     else:
         metadata["class_names"] = json.dumps(saved.class_names)
         graph.classes(answer, refused, saved.class_names)
@@ -271,11 +274,15 @@ class _Graph:
         self._answers(PROBABILITIES, self.cast(shares, np.float32), refused, [ROWS, len(names)])
         self._answers(LABEL, label, refused, [ROWS], unknown=np.array("", dtype=object))
 
-    def values(self, answer: str, refused: str | None, count: int) -> None:
+    def values(self, answer: str, refused: str | None, count: int, scale: Scale) -> None:
         """The values of a regression: one per row, or a row of them."""
         shape: list[int | str] = [ROWS] if count == 1 else [ROWS, count]
         sizes = self.constant(np.array([-1, count][: len(shape)]))
         values = self.node("Reshape", self.cast(answer, np.float32), sizes)
+        if scale != AS_THEY_ARE:
+            size, centre = (np.array(n, np.float32) for n in (scale.size, scale.centre))
+            values = self.node("Mul", values, self.constant(size))
+            values = self.node("Add", values, self.constant(centre))
         self._answers(PREDICTION, values, refused, shape)
 
     def _answers(

@@ -17,6 +17,8 @@ from torch import nn
 from fedbridge._version import __version__
 from fedbridge.base.files import packaged_text
 from fedbridge.data.images.preprocessing import ImagePreprocessing
+from fedbridge.data.labels import AS_THEY_ARE
+from fedbridge.data.tables.preprocessing import scale_of
 from fedbridge.models.networks import AsImages, ChannelsLast, LinearModel, SplitModel
 from fedbridge.training.blend import Blended, LinearMap
 
@@ -95,8 +97,17 @@ def _about(saved: SavedModel, needs: str) -> str:
         f"The network of a run of fedbridge {__version__}: {use}.\n\n"
         f"Needs {f'torch, safetensors and {needs}' if needs else 'torch and safetensors'}. "
         f"Takes float32 of shape (n, {', '.join(map(str, saved.input_shape))}), {rows};\nreturns "
-        f"{'values' if saved.class_names is None else 'logits in the order of CLASSES'}.\n"
+        f"{_answers(saved)}.\n"
     )
+
+
+def _answers(saved: SavedModel) -> str:
+    if saved.class_names is not None:
+        return "logits in the order of CLASSES"
+    scale = scale_of(saved.preprocessing)
+    if scale == AS_THEY_ARE:
+        return "values"
+    return f"numbers, of which {scale.centre:.17g} + {scale.size:.17g} * number is the value"
 
 
 def _spelled(module: nn.Module, shape: tuple[int, ...], indent: str = "    ") -> str:

@@ -30,7 +30,7 @@ from fedbridge.data.images.preprocessing import (
 from fedbridge.data.preparing import PixelsToUnit
 from fedbridge.data.rows import in_batches
 from fedbridge.data.tables.load import TABLE_FILES
-from fedbridge.data.tables.preprocessing import Preprocessing
+from fedbridge.data.tables.preprocessing import Preprocessing, scale_of
 from fedbridge.data.tables.spelling import Spelling
 from fedbridge.data.task import FederatedTask, Site, check_finite
 from fedbridge.federation.settings import MANY
@@ -122,9 +122,10 @@ class SavedModel:
     in_pixels: bool = False
 
     def outputs(self, x: Features) -> Tensor:
-        """What the model returns for rows that are ready for it."""
+        """What the model says of rows that are ready for it: logits, or values."""
         with torch.no_grad():
-            return torch.cat([self.model(_as_floats(batch)) for batch in in_batches(x)])
+            found = torch.cat([self.model(_as_floats(batch)) for batch in in_batches(x)])
+        return scale_of(self.preprocessing).values(found)
 
 
 def predict(

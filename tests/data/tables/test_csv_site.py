@@ -48,6 +48,7 @@ LABELS = {
     "words": (["no", "yes", "perhaps"], None),
     "whole numbers": (["10", "2", "1.0"], None),
     "values": (["0.5", "1.25", "-3"], None),
+    "prices": (["200000.5", "350000", "120000"], None),
     "codes": (["0.5", "1.5"], "classification"),
     "asked values": (["1", "2", "3"], "regression"),
 }
@@ -195,7 +196,9 @@ RECORD = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
+        {"scale": {"size": 0.0}},
+        {"scale": {"width": 1.0}},
         {"columns": None},
         {"columns": []},
         {"columns": [{"kind": "numeric"}]},

@@ -22,7 +22,7 @@ from fedbridge.base.errors import (
 )
 from fedbridge.base.options import check_choice
 from fedbridge.data.arrays import SiteRows, assemble, select
-from fedbridge.data.labels import show
+from fedbridge.data.labels import AS_THEY_ARE, show
 from fedbridge.data.site_files import site_files
 from fedbridge.data.site_package import LocalSite
 from fedbridge.data.split import OWN_SPLIT, SplitOptions, split_target
@@ -202,6 +202,7 @@ def table_task(
         class_names=class_names,
         imputed=schema.imputed,
         curations={site: _kept(curations[site], training[site], schema, ids) for site in training},
+        scale=schema.scale,
     )
     rows = {
         site: SiteRows(fitted[site].encode(table), y[site], table.rows.tolist())
@@ -220,7 +221,7 @@ def table_task(
         unlabelled=(fitted[target_name].encode(loose), loose.rows.tolist()) if len(loose) else None,
         preprocessing=fitted[target_name],
         notes=[
-            _kind_note(label_column, class_names),
+            _kind_note(schema),
             f"learned from: {', '.join(map(repr, schema.kinds))}",
             *([identifier_note(ids)] if ids else []),
             *left_out_notes(left_out),
@@ -379,12 +380,17 @@ def check_categories(
         )
 
 
-def _kind_note(label_column: str, class_names: tuple[str, ...] | None) -> str:
-    if class_names is None:
-        return f"{label_column!r} is predicted as a number (regression)"
-    return (
-        f"{label_column!r} is predicted as one of {len(class_names)} classes: {show(class_names)}"
+def _kind_note(schema: Schema) -> str:
+    label_column, class_names, scale = schema.label_column, schema.class_names, schema.scale
+    if class_names is not None:
+        classes = f"{len(class_names)} classes: {show(class_names)}"
+        return f"{label_column!r} is predicted as one of {classes}"
+    learned = (
+        f"; models learn it less {scale.centre:g} and in units of {scale.size:g}, but what is "
+        f"shown is as in the table"
     )
+    how = "" if scale == AS_THEY_ARE else learned
+    return f"{label_column!r} is predicted as a number (regression){how}"
 
 
 def _unlabelled_notes(tables: Tables, labelled: Tables, target: str) -> list[str]:
@@ -490,14 +496,14 @@ def load_csv_site(
     fitted = _fit(training, schema, name, role, _kept(curation, training, schema, ids))
     rows = SiteRows(fitted.encode(labelled), y, range(len(labelled)))
     train, test = select(rows, divided.labelled), select(rows, divided.test)
-    target = Site(name, train.x, train.y)
+    target = Site(name, train.x, train.y, scale=schema.scale)
     if schema.class_names is not None:
         check_target_classes(target, schema.class_names)
     return LocalSite(
         name,
         role,
         target,
-        Site(f"{name} (test)", test.x, test.y),
+        Site(f"{name} (test)", test.x, test.y, scale=schema.scale),
         schema.n_classes,
         schema.class_names,
         fitted,
@@ -531,6 +537,7 @@ def _fit(
         class_names=schema.class_names,
         imputed=schema.imputed,
         curations={site: curation},
+        scale=schema.scale,
     )[site]
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedbridge.base.errors import DataError
 from fedbridge.base.files import check_memory, parse_json
-from fedbridge.data.labels import show
+from fedbridge.data.labels import AS_THEY_ARE, Scale, show
 from fedbridge.data.tables.cells import (
     CellTable,
     as_table,
@@ -154,6 +154,7 @@ class Preprocessing:
         class_names: The labels by class index; ``None`` for regression.
         curation: How this site's own tables are read: what is called, coded and measured otherwise
             there. The columns that it says name rows, the model never sees; predictions show them.
+        scale: What the model's numbers stand for.
     """
 
     site: str
@@ -161,6 +162,7 @@ class Preprocessing:
     label_column: str
     class_names: tuple[str, ...] | None
     curation: Curation = UNCHANGED
+    scale: Scale = AS_THEY_ARE
 
     @property
     def id_columns(self) -> tuple[str, ...]:
@@ -225,6 +227,7 @@ class Preprocessing:
             "class_names": self.class_names,
             "columns": [asdict(column) for column in self.columns],
             **self.curation.to_record(),
+            **({} if self.scale == AS_THEY_ARE else {"scale": asdict(self.scale)}),
         }
         if self.marked or not {*content} <= {*FIRST}:
             content["format"] = FORMAT
@@ -243,12 +246,18 @@ class Preprocessing:
                 label_column=str(content["label_column"]),
                 class_names=None if names is None else tuple(map(str, names)),
                 curation=Curation.from_record(content),
+                scale=Scale(**content.get("scale", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
                 f"Expected complete preprocessing of format {FORMAT}, but it is damaged "
                 f"({error}): run the training again."
             ) from error
+
+
+def scale_of(how: object) -> Scale:
+    """What a model's numbers stand for, if new rows go through this preprocessing."""
+    return how.scale if isinstance(how, Preprocessing) else AS_THEY_ARE
 
 
 def read_record(text: str, *formats: int) -> dict[str, Any]:
@@ -306,6 +315,7 @@ def fit_preprocessing(
     class_names: tuple[str, ...] | None,
     imputed: Sequence[str] = (),
     curations: Mapping[str, Curation] | None = None,
+    scale: Scale = AS_THEY_ARE,
 ) -> dict[str, Preprocessing]:
     """The preprocessing of every site.
 
@@ -322,6 +332,7 @@ def fit_preprocessing(
         class_names: The labels by class index; ``None`` for regression.
         imputed: Columns that a site may lack; an input of their own says where.
         curations: How each site's tables are read, which is kept for later ones.
+        scale: What the model's numbers stand for.
     """
     numeric = _fit_numeric([c for c in kinds if c not in levels], training, standardise)
     categorical = {c: _fit_categorical(c, training, levels[c], alone=c in imputed) for c in levels}
@@ -334,6 +345,7 @@ def fit_preprocessing(
             label_column,
             class_names,
             (curations or {}).get(site, UNCHANGED),
+            scale,
         )
         for site in training
     }
@@ -389,7 +401,13 @@ class ByOwnRows(Preprocessing):
                 else NumericColumn(name, 0.0, 0.0, 1.0)
             )
             columns += [MissingColumn(name)] if name in schema.imputed else []
-        return cls("any site", tuple(columns), schema.label_column, schema.class_names)
+        return cls(
+            "any site",
+            tuple(columns),
+            schema.label_column,
+            schema.class_names,
+            scale=schema.scale,
+        )
 
 
 def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def propose(sites: Summaries, reading: Reading, reference: str | None = None) ->
         names = _renames(own, others, reading, reference)
         found += [_rename(site, old, new) for old, new in names.items()]
         columns = {names.get(name, name): column for name, column in own.columns.items()}
-        renamed[site] = TableSummary(columns, own.labels)
+        renamed[site] = replace(own, columns=columns)
     for column in dict.fromkeys(c for own in renamed.values() for c in own.columns):
         here = {
             site: own.columns[column].levels

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
@@ -34,7 +34,7 @@ from fedbridge.base.errors import (
 )
 from fedbridge.base.files import parse_json
 from fedbridge.base.options import check_choice
-from fedbridge.data.labels import as_values, class_indices, code_labels, show
+from fedbridge.data.labels import AS_THEY_ARE, Scale, class_indices, code_labels, show
 from fedbridge.data.tables.cells import NAMELESS, CellTable, require_columns
 from fedbridge.data.tables.spelling import looks_numeric, numbers
 
@@ -54,7 +54,7 @@ LabelForm: TypeAlias = Literal["words", "whole numbers", "values"]
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT, SCALED_FORMAT = 1, 2
 IMPUTE = "impute"
 """What a schema says of a column that a site may lack."""
 AGAIN = "describe the data anew and agree again"
@@ -136,22 +136,24 @@ class TableSummary:
     Attributes:
         columns: The columns to learn from, in the order of the table.
         labels: The different labels as they are spelled; ``None`` when they are values, of which
-            there is no list.
+            there is no list,
+        scale: but a scale.
     """
 
     columns: Mapping[str, ColumnSummary]
     labels: tuple[str, ...] | None
+    scale: Scale | None = None
 
     def of(self, columns: Sequence[str] | None) -> TableSummary:
         """The same with some of the columns, in this order; None for all."""
         if columns is None:
             return self
-        return TableSummary({c: self.columns[c] for c in columns if c in self.columns}, self.labels)
+        return replace(self, columns={c: self.columns[c] for c in columns if c in self.columns})
 
     def with_empty(self, columns: Iterable[str]) -> TableSummary:
         """The same with these columns, empty where there are none."""
         empty = {column: ColumnSummary(None) for column in columns}
-        return TableSummary({**empty, **self.columns}, self.labels)
+        return replace(self, columns={**empty, **self.columns})
 
 
 def summarise(table: CellTable, site: str, reading: Reading) -> TableSummary:
@@ -183,12 +185,16 @@ def examine(
     for column in (column for column, kind in kinds.items() if kind == "numeric"):
         _attempt(partial(table.numbers, [column], site), None, errors)
 
-    def labels() -> tuple[str, ...] | None:
-        return _labels(labelled_rows(table, site, label_column), site, reading)
+    def labels() -> tuple[tuple[str, ...] | None, Scale | None]:
+        labelled = labelled_rows(table, site, label_column)
+        found = _labels(labelled, site, reading)
+        return found, Scale.of(labelled.values_of(label_column)) if found is None else None
 
-    found = _attempt(labels, None, errors) if label_column in table.names else None
+    found: tuple[tuple[str, ...] | None, Scale | None] = None, None
+    if label_column in table.names:
+        found = _attempt(labels, found, errors)
     columns = {column: _summary(table, column, kind) for column, kind in kinds.items()}
-    return TableSummary(columns, found), errors
+    return TableSummary(columns, *found), errors
 
 
 def _attempt(do: Callable[[], T], otherwise: T, errors: list[FedbridgeError]) -> T:
@@ -266,6 +272,7 @@ class Schema:
         kinds: What each column holds, in the order of the model's inputs.
         levels: The categories of each categorical column over all sites.
         imputed: The columns that a site may lack.
+        scale: What the numbers that a model learns stand for.
     """
 
     label_column: str
@@ -274,6 +281,7 @@ class Schema:
     kinds: Mapping[str, Kind]
     levels: Mapping[str, tuple[str, ...]]
     imputed: tuple[str, ...] = ()
+    scale: Scale = AS_THEY_ARE
 
     def __post_init__(self) -> None:
         if not self.kinds or self.label_column in self.kinds:
@@ -306,14 +314,14 @@ class Schema:
         return table
 
     def labels(self, labelled: CellTable, site: str) -> Tensor:
-        """One site's labels as class indices, or as values."""
+        """One site's labels as class indices, or as numbers to learn."""
         labels: NDArray[np.generic]
         if self.label_form == "words":
             labels, index = labelled[self.label_column].astype(str), self._index(str)
         else:
             labels, index = labelled.numbers([self.label_column], site)[0], self._index(float)
         if self.class_names is None:
-            return as_values(labels)
+            return self.scale.numbers(labels)
         new = [label for label in np.unique(labels).tolist() if label not in index]
         if new:
             raise NotAgreedError(
@@ -334,11 +342,12 @@ class Schema:
             for name, kind in self.kinds.items()
         ]
         content = {
-            "format": FORMAT,
+            "format": FORMAT if self.scale == AS_THEY_ARE else SCALED_FORMAT,
             "label_column": self.label_column,
             "label_form": self.label_form,
             "class_names": self.class_names,
             "columns": columns,
+            **({} if self.scale == AS_THEY_ARE else {"scale": asdict(self.scale)}),
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
 
@@ -347,7 +356,7 @@ class Schema:
         """Read what :meth:`to_json` wrote, and refuse anything else."""
         try:
             content = parse_json(text)
-            if content["format"] != FORMAT:
+            if content["format"] not in (FORMAT, SCALED_FORMAT):
                 raise ValueError(f"it has format {content['format']!r} and not {FORMAT}")
             names, columns = content["class_names"], content["columns"]
             kinds = {str(column["name"]): column["kind"] for column in columns}
@@ -362,6 +371,7 @@ class Schema:
                 kinds,
                 {c["name"]: tuple(map(str, c["levels"])) for c in columns if "levels" in c},
                 tuple(_may_be_missing(c) for c in columns if "missing" in c),
+                Scale(**content.get("scale", {})),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
@@ -407,7 +417,10 @@ def agree(sites: Summaries, reading: Reading) -> tuple[Schema, list[str]]:
         for column in reading.impute
         if own.columns[column].kind is None
     ]
-    return Schema(label_column, form, names, kinds, levels, reading.impute), notes
+    scale = AS_THEY_ARE
+    if form == "values":
+        scale = Scale.agreed(own.scale for own in sites.values() if own.scale is not None)
+    return Schema(label_column, form, names, kinds, levels, reading.impute, scale), notes
 
 
 def _with_imputed(sites: Summaries, reading: Reading) -> Summaries:
