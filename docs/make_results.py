@@ -1,8 +1,9 @@
 """Writes the tables of results into docs/results.md: `python docs/make_results.py`.
 
 They are made of the committed runs in `docs/results/`, a file for each experiment and protocol, and
-stand between `<!-- results: NAME PROTOCOL -->` and `<!-- end -->`. Figures are drawn beside the
-runs. `tests/test_docs.py` holds document and runs equal.
+stand between `<!-- results: NAME PROTOCOL -->` and `<!-- end -->`; `NAME PROTOCOL quick` has the
+tasks of the quick form. Figures are drawn beside the runs. `tests/test_docs.py` holds document and
+runs equal.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).parent / "results.md"
 RESULTS = DOCUMENT.parent / "results"
-PART = re.compile(r"(<!-- results: ([\w-]+) (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+PART = re.compile(
+    r"(<!-- results: ([\w-]+) (\w+)( quick)? -->\n).*?(<!-- end -->)", flags=re.DOTALL
+)
 NEAR = 2.0
 """Points of accuracy within which ours and the paper's are called the same."""
 DRAWN = ("map", "curves")
 """Forms of experiments whose figure says more than their table."""
 
 
-def committed(name: str, protocol: str) -> Reproduction:
+def file_of(name: str, protocol: str, *, quick: bool) -> Path:
+    """Where the runs of an experiment are."""
+    return RESULTS / f"{name}-{protocol}{'-quick' * quick}.json"
+
+
+def committed(name: str, protocol: str, *, quick: bool) -> Reproduction:
     """What the committed runs of an experiment are; settings without any are left out."""
-    file = RESULTS / f"{name}-{protocol}.json"
+    file = file_of(name, protocol, quick=quick)
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     seeds = sorted({line["seed"] for line in lines})
     experiment = load_experiment(name)
+    experiment = experiment.in_quick_form() if quick else experiment
     usual = ReproductionPlan.of(experiment, protocol, seeds, None, quick=False).experiment.rounds
     most = max(line.get("rounds", 0) for line in lines)
     rounds = None if any(line.get("rounds") == usual for line in lines) else most
@@ -53,6 +62,7 @@ def committed(name: str, protocol: str) -> Reproduction:
             protocol,
             seeds,
             rounds,
+            quick=quick,
             columns=columns,
             out=Path(room) / name,
             results=file,
@@ -60,18 +70,19 @@ def committed(name: str, protocol: str) -> Reproduction:
         )
 
 
-def section(name: str, protocol: str) -> str:
+def section(name: str, protocol: str, *, quick: bool) -> str:
     """Command, tables and figure of an experiment under a protocol, as Markdown."""
-    found = committed(name, protocol)
+    found = committed(name, protocol, quick=quick)
     short = {"map": wins, "cost": cost_table}.get(found.experiment.form)
     tables = [short(found)] if short else [*result_tables(found), *gain_tables(found)]
-    shown = f"--finished --results docs/results/{name}-{protocol}.json"
+    shown = f"--finished --results docs/results/{file_of(name, protocol, quick=quick).name}"
     parts = [f"```bash\n{command(found)} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
         parts += [f"{table.caption}:\n", to_markdown(table)]
     if found.experiment.form in DRAWN:
         words = f"{found.experiment.title}, protocol {protocol}"
-        parts.append(f"![{words}](results/{name}-{protocol}.svg)\n")
+        drawn = file_of(name, protocol, quick=quick).with_suffix(".svg")
+        parts.append(f"![{words}](results/{drawn.name})\n")
     return "\n".join(parts)
 
 
@@ -109,17 +120,21 @@ def wins(found: Reproduction) -> Table:
 
 def filled(text: str) -> str:
     """The document with its tables as the runs have them."""
-    return PART.sub(lambda found: f"{found[1]}{section(found[2], found[3])}{found[4]}", text)
+    return PART.sub(
+        lambda found: f"{found[1]}{section(found[2], found[3], quick=bool(found[4]))}{found[5]}",
+        text,
+    )
 
 
 def main() -> None:
     """Write the document anew, and draw its figures."""
     text = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(filled(text), encoding="utf-8")
-    for _, name, protocol, _ in PART.findall(text):
+    for _, name, protocol, quick, _ in PART.findall(text):
         if load_experiment(name).form in DRAWN:
-            sheet = figure_sheet(figure(committed(name, protocol)))
-            (RESULTS / f"{name}-{protocol}.svg").write_text(sheet, encoding="utf-8")
+            sheet = figure_sheet(figure(committed(name, protocol, quick=bool(quick))))
+            drawn = file_of(name, protocol, quick=bool(quick)).with_suffix(".svg")
+            drawn.write_text(sheet, encoding="utf-8")
 
 
 if __name__ == "__main__":

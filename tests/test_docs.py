@@ -56,7 +56,10 @@ def test_tables_of_options_are_those_of_the_docstrings():
 def test_tables_of_results_are_those_of_the_committed_runs():
     make = runpy.run_path(str(ROOT / "docs/make_results.py"))
     text = make["DOCUMENT"].read_text(encoding="utf-8")
-    shown = {f"{name}-{protocol}.json" for _, name, protocol, _ in make["PART"].findall(text)}
+    shown = {
+        make["file_of"](name, protocol, quick=bool(quick)).name
+        for _, name, protocol, quick, _ in make["PART"].findall(text)
+    }
     assert shown == {file.name for file in make["RESULTS"].glob("*.json")}
     assert make["filled"](text) == text, "run python docs/make_results.py"
 
