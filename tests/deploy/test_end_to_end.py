@@ -143,10 +143,12 @@ def test_sites_take_part_in_approved_runs_only_and_write_everything_down(made, p
     assert [line["round"] for line in trained] == [1, 2]
     assert [line["epsilon"] for line in trained] == [one["epsilon"]["A"] for one in history]
     file.write_text(file.read_text().replace(known, "0" * 64))
-    before = len(logged(made, "A"))
     shutil.rmtree(made.run)
-    start(processes, made, "refused", "run", made.folder)
-    wait_until(lambda: len(logged(made, "A")) > before)
+    capsys.readouterr()
+    assert main(["deploy", "run", str(made.folder)]) == 1
+    said = capsys.readouterr().err
+    assert "A cannot take part: Expected a run that this site has approved" in said
+    assert "correct that at the site and run again" in said
     assert f"the hash {known}" in logged(made, "A")[-1]["answer"]
     assert logged(made, "A")[-1]["bytes"] == 0
 

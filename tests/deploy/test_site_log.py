@@ -16,6 +16,7 @@ from fedbridge.deploy.guard import Guard, stand_in
 from fedbridge.deploy.running import write_node_files
 from fedbridge.deploy.site_log import START, Answered, SiteLog
 from fedbridge.flower.internals import run_clientapp
+from fedbridge.flower.messages import SiteError
 
 from flower.pretend import identify  # isort: skip
 
@@ -187,6 +188,14 @@ class TestTheGuard:
         approve(site, run_hash(b"another", {"rounds": 2}))
         with pytest.raises(NotApprovedError, match=run_hash(b"app", {"rounds": 2})):
             guard.install(b"app", skip_prompt=True)
+
+    def test_of_another_error_only_its_kind_leaves_the_site(self, guard, site, caplog):
+        site.settings_file.write_text("secret = [")
+        with pytest.raises(SiteError) as told:
+            guard.install(b"app")
+        assert str(told.value).endswith("at the site, whose own log says more")
+        assert "secret" not in str(told.value)
+        assert str(site.settings_file) in caplog.text
 
     def test_an_answer_is_in_the_log_before_it_leaves(self, guard, site):
         guard.install(b"app")

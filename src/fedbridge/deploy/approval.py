@@ -39,6 +39,6 @@ def check_approved(found: str, approved: Sequence[str] | None) -> None:
     if approved is not None and found not in approved:
         raise NotApprovedError(
             f"Expected a run that this site has approved, but its app and settings have the hash "
-            f"{found}: the site writes it into `approve` of its site.toml once it has looked at "
-            f"them."
+            f"{found}: once somebody there has looked at them, the site writes it into `approve` "
+            f"of its site.toml."
         )
