@@ -423,13 +423,18 @@ def test_a_new_authority_takes_over_without_locking_anybody_out(made, processes)
 def test_advice_of_every_site_is_that_of_one_machine_and_leaves_no_model(
     made, processes, tmp_path, capsys
 ):
-    """A and T are the target in turn, since both allow it."""
+    """A and T are the target in turn, since both allow it, and approve just that."""
     for name in made.plan().sites:
         file = made.site(name).settings_file
         file.write_text(file.read_text().replace("matrix = false", "matrix = true"))
     ready(processes, made)
     capsys.readouterr()
     words = ["deploy", "advise", str(made.folder), "--matrix", "--after", "1", "--json"]
+    assert main([*words, "--dry-run"]) == 0
+    hashes = json.loads(capsys.readouterr().out)["approve"]
+    for name in made.plan().sites:
+        file = made.site(name).settings_file
+        file.write_text(f"approve = {json.dumps(hashes)}\n{file.read_text()}")
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     here = tmp_path / "here"

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import time
-import tomllib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from fedbridge.flower.programs import (
     Node,
     RunState,
     SupervisedProcesses,
+    app_settings,
     flower_environment,
     link_command,
     node_command,
@@ -130,9 +130,8 @@ def run_command(deployment: Deployment) -> list[str]:
 def _places(deployment: Deployment) -> dict[str, str]:
     """Where a run finds things at the coordinator; an app of an earlier version asks for fewer."""
     places = {"out": deployment.run, "keys": deployment.sites, "members": deployment.members}
-    app, known = deployment.app / "pyproject.toml", [*places]
-    if app.exists():
-        known = tomllib.loads(read_text(app))["tool"]["flwr"]["app"]["config"]
+    written = (deployment.app / "pyproject.toml").exists()
+    known = app_settings(deployment.app) if written else places
     return {name: str(path) for name, path in places.items() if name in known}
 
 

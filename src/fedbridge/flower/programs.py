@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 import httpx
 
 from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import parse_toml, read_text
 from fedbridge.flower import supervisor
 from fedbridge.flower.internals import (
     ControlHttpClient,
@@ -150,6 +151,14 @@ def built_app(folder: Path) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
         return bytes(build_fab_from_disk(folder))
+
+
+def app_settings(folder: Path) -> dict[str, ConfigValue]:
+    """The settings of a run of the app in a folder, as they stand there."""
+    settings: dict[str, ConfigValue] = parse_toml(read_text(folder / "pyproject.toml"))["tool"][
+        "flwr"
+    ]["app"]["config"]
+    return settings
 
 
 def programs() -> Path:
