@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import tomllib
 
 import pytest
 from deploying import give_data
@@ -17,12 +19,13 @@ from fedbridge.deploy.advising import (
     from_target,
     planned_turns,
 )
+from fedbridge.deploy.approval import hash_of_app, run_hash
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.loading import csv_sites
 from fedbridge.deploy.writing import run_config
 from fedbridge.flower.messages import ALLOWED
-from fedbridge.flower.programs import RunState
+from fedbridge.flower.programs import RunState, built_app
 from fedbridge.flower.server import strategy_of
 
 
@@ -99,10 +102,10 @@ class TestTurns:
         allow(agreed, "T", matrix="true")
         assert planned_turns(agreed, agreed.plan(), matrix=True)[0].sources == ("B", "T")
 
-    def test_a_run_is_told_what_the_app_lets_it_be_told(self, agreed, tmp_path):
+    def test_a_run_is_told_what_the_app_lets_it_be_told(self, agreed):
         plan = agreed.plan()
         turn = PlannedTurn("A", ("B", "T"))
-        config = AdviceOptions(3, 12, [30]).config(plan, turn, tmp_path / "out")
+        config = AdviceOptions(3, 12, [30]).config(run_config(plan, agreed.sites), turn)
         assert config.keys() <= run_config(plan, agreed.sites).keys()
         whole = {**run_config(plan, agreed.sites), **config}
         made = strategy_of({name: value for name, value in whole.items() if value != ""})
@@ -141,6 +144,44 @@ class TestRoles:
         file.write_text(re.sub(r"^(advice|matrix) = .*\n", "", file.read_text(), flags=re.M))
         settings = agreed.site("A").settings()
         assert (settings.advice, settings.matrix) == (False, False)
+
+
+class TestApproval:
+    @pytest.fixture
+    def started(self, monkeypatch):
+        """What Flower is told of every run: over what the app says, it is what a guard hashes."""
+        started = []
+        monkeypatch.setattr(advising, "start_run", lambda *told: started.append(told[-1]) or 1)
+        stopped = RunState(1, "stopped", details="by somebody")
+        monkeypatch.setattr(advising, "follow_run", lambda *_: stopped)
+        return started
+
+    def test_a_check_shows_run_and_advice_in_one_line_to_paste(self, agreed, started, capsys):
+        (app,) = [f for f in check(agreed.folder).findings if f.what == "app"]
+        run, advice = tomllib.loads(app.command)["approve"]
+        assert run == hash_of_app(agreed.app)
+        main(["deploy", "advise", str(agreed.folder)])
+        config = {**run_config(agreed.plan(), agreed.sites), **started[0]}
+        assert advice == run_hash(built_app(agreed.app), config)
+
+    def test_the_dry_run_shows_the_hashes_of_what_is_asked_here(self, agreed, started, capsys):
+        allow(agreed, "A", matrix="true")
+        words = ["deploy", "advise", str(agreed.folder), "--after", "2", "--matrix"]
+        assert main([*words, "--dry-run", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)["approve"]
+        main(words)
+        before, app = run_config(agreed.plan(), agreed.sites), built_app(agreed.app)
+        assert shown == [run_hash(app, {**before, **told}) for told in started]
+        assert len(shown) == 2
+        assert main([*words, "--dry-run"]) == 0
+        assert f'"{shown[1]}",' in capsys.readouterr().out
+
+    def test_a_site_sees_it_of_the_app_that_it_was_sent(self, agreed, capsys):
+        site = agreed.site("A")
+        shutil.copytree(agreed.app, site.app)
+        assert main(["deploy", "advise", str(site.folder), "--dry-run", "--json"]) == 0
+        (advice,) = json.loads(capsys.readouterr().out)["approve"]
+        assert any(advice in finding.command for finding in check(site.folder).findings)
 
 
 def test_every_turn_is_tried_and_what_stopped_it_is_told(agreed, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from fedbridge.base.errors import NotAgreedError
 from fedbridge.cli.main import main
 from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.data.load import load_task
-from fedbridge.deploy import checking
+from fedbridge.deploy import folder_checks
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.description import read_description
 from fedbridge.deploy.folders import Deployment, DeploymentError
@@ -23,7 +23,7 @@ FLAGS = {"images": "--form images --image-size 8", "npz": "--form npz"}
 
 @pytest.fixture(autouse=True)
 def _no_link(monkeypatch):
-    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
+    monkeypatch.setattr(folder_checks, "reach_link", lambda *_: None)
 
 
 def init(folder, words=""):

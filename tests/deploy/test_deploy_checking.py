@@ -11,7 +11,7 @@ from links import answering
 
 from fedbridge.cli.main import main
 from fedbridge.data.tables.schema import Schema
-from fedbridge.deploy import checking
+from fedbridge.deploy import checking, folder_checks
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.writing import renew
@@ -28,7 +28,7 @@ from fedbridge.flower.programs import Node
 @pytest.fixture(autouse=True)
 def _a_link(monkeypatch):
     """A link answers that knows nobody, unless a test says otherwise."""
-    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
+    monkeypatch.setattr(folder_checks, "reach_link", lambda *_: None)
     monkeypatch.setattr(checking, "Control", Known)
     Known.nodes_of_link = ()
 

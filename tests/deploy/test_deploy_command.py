@@ -8,7 +8,7 @@ from deploying import give_data
 
 from fedbridge.cli import deploy
 from fedbridge.cli.main import main
-from fedbridge.deploy import checking
+from fedbridge.deploy import folder_checks
 from fedbridge.deploy.folders import Deployment
 from fedbridge.flower.pki import check_node_key, read_authorities, signer
 
@@ -85,7 +85,7 @@ def test_check_shows_a_table_and_has_its_own_status(init, folder, capsys, monkey
     assert main(["deploy", "check", str(made.site("A").folder)]) == 2
     assert "to be put in order" in capsys.readouterr().out
     give_data(made)
-    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
+    monkeypatch.setattr(folder_checks, "reach_link", lambda *_: None)
     assert main(["deploy", "check", str(made.site("A").folder), "--no-counts"]) == 0
     assert "all in order" in capsys.readouterr().out
     assert json.loads(made.site("A").description.read_text())["rows"] is None

@@ -6,7 +6,7 @@ import pytest
 from deploying import give_data, patients, plan
 
 from fedbridge.cli.main import main
-from fedbridge.deploy import checking, running
+from fedbridge.deploy import folder_checks, running
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.running import run_command
 from fedbridge.runs.members import Members, read_members
@@ -16,7 +16,7 @@ WHY = "its ethics board says so"
 
 @pytest.fixture(autouse=True)
 def _no_link(monkeypatch):
-    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
+    monkeypatch.setattr(folder_checks, "reach_link", lambda *_: None)
 
 
 @pytest.fixture

@@ -94,16 +94,23 @@ class Link:
 
 @pytest.fixture
 def node(made, monkeypatch):
-    """Site A, and what its node says when it is started."""
+    """Site A, and what its node says and how it ends when it is started, time after time."""
     monkeypatch.setattr(running, "Control", Link)
+    monkeypatch.setattr(running, "TRY_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(running, "TRIES", 3)
     monkeypatch.setattr(Link, "keys", ())
     site = made.site("A")
 
-    def start(words):
-        command = ["python", "-c", f"print({words!r}, flush=True); raise SystemExit(1)"]
-        monkeypatch.setattr(running, "start_node_command", lambda *_: command)
+    def start(*starts):
+        commands = iter([f"print({words!r}, flush=True); exit({code})" for words, code in starts])
+        own = running.run_until_stopped
+
+        def run(_, *args, **how):
+            return own(["python", "-c", next(commands)], *args, **how)
+
+        monkeypatch.setattr(running, "run_until_stopped", run)
         heard = []
-        return run_node(site, site.settings(), heard.append)
+        return run_node(site, site.settings(), heard.append), "".join(heard)
 
     return site, start
 
@@ -111,16 +118,28 @@ def node(made, monkeypatch):
 def test_a_node_whose_key_is_not_registered_is_told_so_before_it_starts(node):
     site, start = node
     with pytest.raises(DeploymentError, match=r"to be registered.*but it is not: send .*node\.pub"):
-        start("never said")
+        start(("never said", 1))
     assert not (site.folder / "node.log").exists()
 
 
-def test_a_node_that_is_not_let_in_is_told_why_that_may_be(node, monkeypatch):
+REFUSED = ("[code: 2004] Failed to activate SuperNode.", 1)
+
+
+def test_a_node_that_is_never_let_in_is_told_why_that_may_be(node, monkeypatch):
     """Its key is known, or the link does not say; Flower names no reason."""
     site, start = node
     monkeypatch.setattr(Link, "keys", (read_public_key(site.key.public),))
-    with pytest.raises(DeploymentError, match=r"not registered .* or a node .* that was killed"):
-        start("[code: 2004] Failed to activate SuperNode.")
+    with pytest.raises(DeploymentError, match=r"did not, 3 times: either another node .* runs"):
+        start(REFUSED, REFUSED, REFUSED)
+
+
+def test_a_node_whose_killed_predecessor_counts_as_online_comes_back_by_itself(node, monkeypatch):
+    site, start = node
+    monkeypatch.setattr(Link, "keys", (read_public_key(site.key.public),))
+    code, heard = start(REFUSED, REFUSED, ("SuperNode terminated gracefully.", 0))
+    assert code == 0
+    assert heard.count("nothing need be done") == 2
+    assert heard.endswith("gracefully.\n")
 
 
 def test_a_node_that_ends_otherwise_has_its_own_status(node, monkeypatch):
@@ -128,7 +147,7 @@ def test_a_node_that_ends_otherwise_has_its_own_status(node, monkeypatch):
         raise LinkUnreachableError("it does not say")
 
     monkeypatch.setattr(Link, "nodes", nodes)
-    assert node[1]("something else") == 1
+    assert node[1](("something else", 1)) == (1, "something else\n")
 
 
 def _lives(pid):

@@ -143,10 +143,12 @@ def test_sites_take_part_in_approved_runs_only_and_write_everything_down(made, p
     assert [line["round"] for line in trained] == [1, 2]
     assert [line["epsilon"] for line in trained] == [one["epsilon"]["A"] for one in history]
     file.write_text(file.read_text().replace(known, "0" * 64))
-    before = len(logged(made, "A"))
     shutil.rmtree(made.run)
-    start(processes, made, "refused", "run", made.folder)
-    wait_until(lambda: len(logged(made, "A")) > before)
+    capsys.readouterr()
+    assert main(["deploy", "run", str(made.folder)]) == 1
+    said = capsys.readouterr().err
+    assert "A cannot take part: Expected a run that this site has approved" in said
+    assert "correct that at the site and run again" in said
     assert f"the hash {known}" in logged(made, "A")[-1]["answer"]
     assert logged(made, "A")[-1]["bytes"] == 0
 
@@ -421,13 +423,18 @@ def test_a_new_authority_takes_over_without_locking_anybody_out(made, processes)
 def test_advice_of_every_site_is_that_of_one_machine_and_leaves_no_model(
     made, processes, tmp_path, capsys
 ):
-    """A and T are the target in turn, since both allow it."""
+    """A and T are the target in turn, since both allow it, and approve just that."""
     for name in made.plan().sites:
         file = made.site(name).settings_file
         file.write_text(file.read_text().replace("matrix = false", "matrix = true"))
     ready(processes, made)
     capsys.readouterr()
     words = ["deploy", "advise", str(made.folder), "--matrix", "--after", "1", "--json"]
+    assert main([*words, "--dry-run"]) == 0
+    hashes = json.loads(capsys.readouterr().out)["approve"]
+    for name in made.plan().sites:
+        file = made.site(name).settings_file
+        file.write_text(f"approve = {json.dumps(hashes)}\n{file.read_text()}")
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     here = tmp_path / "here"

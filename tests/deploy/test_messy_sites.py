@@ -13,7 +13,7 @@ from messy import SETTINGS, SOURCES, TARGET, agreed, as_spelled, write_agreed, w
 from fedbridge.base.errors import OptionError
 from fedbridge.cli.main import main
 from fedbridge.data.load import load_task
-from fedbridge.deploy import checking
+from fedbridge.deploy import checking, folder_checks, site_check
 from fedbridge.deploy.checking import check
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.loading import own_rows
@@ -21,8 +21,8 @@ from fedbridge.deploy.loading import own_rows
 
 @pytest.fixture(autouse=True)
 def _a_link(monkeypatch):
-    monkeypatch.setattr(checking, "reach_link", lambda *_: None)
-    monkeypatch.setattr(checking, "is_registered", lambda *_: None)
+    monkeypatch.setattr(folder_checks, "reach_link", lambda *_: None)
+    monkeypatch.setattr(site_check, "is_registered", lambda *_: None)
     monkeypatch.setattr(checking, "_registered", lambda *_: [])
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fedbridge.deploy.guard import Guard, stand_in
 from fedbridge.deploy.running import write_node_files
 from fedbridge.deploy.site_log import START, Answered, SiteLog
 from fedbridge.flower.internals import run_clientapp
+from fedbridge.flower.messages import SiteError
 
 from flower.pretend import identify  # isort: skip
 
@@ -152,11 +154,11 @@ class TestApproval:
             found = json.loads(capsys.readouterr().out)["findings"]
             return [one for one in found if one["what"] == "approval"]
 
-        assert [one["state"] for one in checked()] == ["note", "note"]
-        assert checked()[1]["command"] == f'approve = ["{known}"]'
-        approve(site, known)
-        assert site.settings().approve == (known,)
-        assert [one["state"] for one in checked()] == ["ok", "ok"]
+        assert [one["state"] for one in checked()] == ["note"] * 4
+        line = checked()[-1]["command"]
+        assert tomllib.loads(line)["approve"][0] == known
+        site.settings_file.write_text(f"{line}\n{site.settings_file.read_text()}")
+        assert [one["state"] for one in checked()] == ["ok"] * 3
 
     def test_flowers_node_gets_the_settings_without_the_list(self, site):
         approve(site, "a" * 64)
@@ -187,6 +189,14 @@ class TestTheGuard:
         approve(site, run_hash(b"another", {"rounds": 2}))
         with pytest.raises(NotApprovedError, match=run_hash(b"app", {"rounds": 2})):
             guard.install(b"app", skip_prompt=True)
+
+    def test_of_another_error_only_its_kind_leaves_the_site(self, guard, site, caplog):
+        site.settings_file.write_text("secret = [")
+        with pytest.raises(SiteError) as told:
+            guard.install(b"app")
+        assert str(told.value).endswith("at the site, whose own log says more")
+        assert "secret" not in str(told.value)
+        assert str(site.settings_file) in caplog.text
 
     def test_an_answer_is_in_the_log_before_it_leaves(self, guard, site):
         guard.install(b"app")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from fedbridge.data.site_package import LocalSite, sites_of
 from fedbridge.flower import FedBridgeStrategy, client_app
+from fedbridge.flower.pki import NODE, make_node_key, read_public_key, site_key
 from fedbridge.flower.site import MODEL
 from fedbridge.methods import class_of
 
@@ -137,6 +138,15 @@ def nodes_of(task: Any, folder: Path, model: Any = None, **config: Any) -> list[
         return Node(site.name, client_app(load=lambda context: site, model=model), memory)
 
     return [node(site) for site in sites_of(task)]
+
+
+def keyed(task: Any, folder: Path) -> tuple[list[Node], Path]:
+    """Nodes that have the keys of their sites, and the folder in which the public ones are."""
+    nodes, keys = nodes_of(task, folder), folder / "sites"
+    for node in nodes:
+        key = site_key(keys, node.name)
+        node.key = read_public_key(make_node_key(key.private.parent, NODE).public)
+    return nodes, keys
 
 
 def run_over_pretended_flower(

@@ -2,18 +2,16 @@
 
 import pytest
 from flwr.app import ConfigRecord, Message
-from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
+from pretend import Node, PretendGrid, keyed, nodes_of, run_over_pretended_flower
 from small import blobs
 
 from fedbridge.base.errors import OptionError
 from fedbridge.flower import FedBridgeStrategy
 from fedbridge.flower.membership import Membership, MembershipError
 from fedbridge.flower.pki import (
-    NODE,
     KeyFileError,
     make_node_key,
     read_public_key,
-    site_key,
     site_keys,
 )
 from fedbridge.flower.transport import Transport
@@ -23,15 +21,6 @@ QUICK = {"model": "linear", "lr": 0.1, "batch_size": 8}
 
 def membership_of(nodes, *, keys=None, sources=("site 0", "site 1", "site 2")):
     return Membership(Transport(PretendGrid(nodes), 5.0), "target", sources, keys)
-
-
-def keyed(task, tmp_path):
-    """Nodes that have the keys of their sites, and the folder in which the public ones are."""
-    nodes, folder = nodes_of(task, tmp_path), tmp_path / "sites"
-    for node in nodes:
-        key = site_key(folder, node.name)
-        node.key = read_public_key(make_node_key(key.private.parent, NODE).public)
-    return nodes, folder
 
 
 def another_key(node, tmp_path):

@@ -108,6 +108,35 @@ def test_a_polite_process_is_asked_before_it_is_killed(processes, tmp_path):
     assert processes.exit_code("polite") == 7
 
 
+FAREWELL = """
+import signal, sys, time
+
+def leave(signum, frame):
+    signal.signal(signum, before)  # as Flower does
+    print("asked", flush=True)
+    sys.exit()
+
+before = signal.signal(signal.SIGTERM, leave)
+print("here", flush=True)
+try:
+    time.sleep(1000)
+finally:
+    time.sleep(1.5)
+    print("farewell", flush=True)
+"""
+
+
+def test_who_takes_leave_has_time_for_it_and_may_be_asked_twice(tmp_path):
+    """As where a service manager asks every process, and we ask what we have started."""
+    log, processes = tmp_path / "log", SupervisedProcesses(gently=True)
+    pid = run(processes, "node", FAREWELL, log)
+    wait_until(lambda: tail(log) == "here")
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: "asked" in tail(log))
+    processes.close()
+    assert tail(log).splitlines() == ["here", "asked", "farewell"]
+
+
 def test_closing_ends_all_generations(tmp_path):
     log = tmp_path / "log"
     processes = SupervisedProcesses()

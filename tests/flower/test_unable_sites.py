@@ -3,14 +3,15 @@
 import logging
 
 import pytest
-from flwr.app import Message
-from pretend import Node, PretendGrid, nodes_of, run_over_pretended_flower
+from flwr.app import Error, Message
+from pretend import Node, PretendGrid, keyed, nodes_of, run_over_pretended_flower
 from small import blobs
 
-from fedbridge.base.errors import DataError, EmptyColumnError
+from fedbridge.base.errors import DataError, EmptyColumnError, FedbridgeError
 from fedbridge.flower import client_app, membership
 from fedbridge.flower.membership import Membership, MembershipError
 from fedbridge.flower.messages import RequestError, told
+from fedbridge.flower.pki import site_keys
 from fedbridge.flower.transport import Transport
 from fedbridge.report.model_card import model_card
 from fedbridge.runs.record import read_run
@@ -84,6 +85,60 @@ def test_a_target_that_cannot_take_part_ends_the_run_at_once(nodes, tmp_path):
     nodes[0] = failing("target", "target")
     with pytest.raises(MembershipError, match=f"correct that at the site.*target.*{REASON}"):
         members(nodes).gather(wait=3600)
+
+
+def refusing(question: Message, answer: Message) -> Message:
+    """As a site's guard does, in Flower's words."""
+    kind = "<class 'fedbridge.deploy.approval.NotApprovedError'>"
+    return Message(Error(code=2, reason=f"{kind}:<'{REFUSAL}'>"), reply_to=question)
+
+
+REFUSAL = "Expected a run that this site has approved, but it is another: look at it."
+
+
+def test_a_source_that_refuses_the_run_is_named_at_once_and_waited_for_no_longer(tmp_path):
+    nodes, folder = keyed(blobs(), tmp_path)
+    nodes[1].spoil = refusing
+    found = members(nodes, keys=site_keys(folder))
+    found.gather(wait=3600)
+    assert set(found.nodes) == {"target", "site 1", "site 2"}
+    assert found.notes == [f"site 0 cannot take part: {REFUSAL}"]
+    nodes[1].spoil, nodes[1].activated = (lambda question, answer: answer), "later"
+    found.refresh()
+    assert "site 0" in found.nodes
+
+
+def test_so_is_one_whose_answer_does_not_fit_this_federation(tmp_path):
+    nodes, folder = keyed(blobs(), tmp_path)
+
+    def lie(question: Message, answer: Message) -> Message:
+        answer.content["site"]["role"] = "target"
+        return answer
+
+    nodes[2].spoil = lie
+    found = members(nodes, keys=site_keys(folder))
+    found.gather(wait=3600)
+    assert found.notes == [
+        "site 1 cannot take part: 'site 1' claims to be a target, but is the source."
+    ]
+
+
+def test_a_target_that_refuses_the_run_ends_it_at_once(tmp_path):
+    nodes, folder = keyed(blobs(), tmp_path)
+    nodes[0].spoil = refusing
+    with pytest.raises(MembershipError, match="target cannot take part: Expected a run that this"):
+        members(nodes, keys=site_keys(folder)).gather(wait=3600)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("fedda", "not train in round 2"), ("auto", "has not for 3 rounds")]
+)
+def test_a_target_that_has_had_enough_ends_the_run(method, what, tmp_path):
+    """Where it only chooses it may be a moment's trouble, which other refusals do not end."""
+    nodes = nodes_of(blobs(), tmp_path)
+    nodes[0].config["most-rounds"] = 1
+    with pytest.raises(FedbridgeError, match=rf"{what}.*most-rounds"):
+        run_over_pretended_flower(blobs(), method, 9, tmp_path, PretendGrid(nodes), **QUICK)
 
 
 def test_a_site_that_was_corrected_takes_part_again(nodes, tmp_path, monkeypatch):

@@ -16,12 +16,12 @@ from fedbridge.cli.advise import counts, tell_advice, tell_matrix
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.table import Table
 
     from fedbridge.data.site_arrays import ArrayReading
-    from fedbridge.deploy.checking import FindingState, Report
+    from fedbridge.deploy.findings import FindingState, Report
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteFolder
     from fedbridge.report.tables import Table as LeavingTable
 
@@ -491,6 +491,7 @@ def advise_command(args: Namespace) -> int:
         AdviceOptions,
         advise_all,
         advise_over_link,
+        approvals,
         leaving,
         leaving_here,
         planned_turns,
@@ -505,12 +506,17 @@ def advise_command(args: Namespace) -> int:
                 "Expected the coordinator to ask for advice, in the deployment's folder; in a "
                 "site's, --dry-run says what would leave it."
             )
-        return _tell_leaving(args, leaving_here(SiteFolder(folder).settings(), options.after))
+        site = SiteFolder(folder)
+        hashes = approvals(site.app, options=options)[1:] if site.app.exists() else []
+        return _tell_leaving(args, leaving_here(site.settings(), options.after), hashes)
     deployment = Deployment(folder)
     plan = deployment.plan()
     turns = planned_turns(deployment, plan, matrix=args.matrix)
     if args.dry_run:
-        return _tell_leaving(args, leaving(turns, options.after))
+        asked = [turn for turn in turns if not turn.why]
+        agreed = deployment.schema.exists()
+        hashes = approvals(deployment.app, asked, options)[1:] if agreed else []
+        return _tell_leaving(args, leaving(turns, options.after), hashes)
     if args.matrix:
         matrix = advise_all(deployment, plan, options, _to_stderr, resume=args.resume)
         return tell_matrix(args, matrix)
@@ -518,8 +524,8 @@ def advise_command(args: Namespace) -> int:
     return tell_advice(args, advice)
 
 
-def _tell_leaving(args: Namespace, table: LeavingTable) -> int:
-    """What leaves sites, as a table or as one JSON object."""
+def _tell_leaving(args: Namespace, table: LeavingTable, hashes: Sequence[str]) -> int:
+    """What leaves sites, as a table or as one JSON object, and by which hashes it is approved."""
     from rich.text import Text
 
     from fedbridge.report.tables import to_terminal
@@ -527,9 +533,13 @@ def _tell_leaving(args: Namespace, table: LeavingTable) -> int:
     if args.json:
         names = ("site", "role", "sends", "record", "seen_by")
         lines = [dict(zip(names, row, strict=True)) for row in table.rows]
-        shared.write_json({"leaves": lines, "notes": list(table.notes)})
+        content = {"leaves": lines, "notes": list(table.notes), "approve": list(hashes)}
+        shared.write_json(content)
         return 0
     shared.results().print(to_terminal(table, titled=True), *map(Text, table.notes), sep="\n")
+    if hashes:
+        shared.say("", "Sites that approve runs one by one add to `approve` in their site.toml:")
+        shared.say(*(f'"{known}",' for known in hashes))
     return 0
 
 

@@ -99,6 +99,12 @@ class ArraySummary:
         """The labels as texts."""
         return None if self.labels is None else tuple(map(str, self.labels))
 
+    def in_words(self) -> str:
+        """What samples and labels are like."""
+        kind, names = "images" if self.pixels else "samples", self.class_names
+        predicted = "numbers to predict" if names is None else f"{len(names)} classes"
+        return f"{kind} of shape {self.shape}, {predicted}"
+
     def record(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"format": FORMAT, **asdict(self)}

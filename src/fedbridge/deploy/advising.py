@@ -17,19 +17,22 @@ from fedbridge.advice.matrix import AdviceMatrix, Turn
 from fedbridge.advice.measure import ADVICE, AFTER, SKETCH_SIZE, SOURCE_PARTS
 from fedbridge.base.errors import FedbridgeError, OptionError
 from fedbridge.base.files import parse_json, to_json, write_atomically
+from fedbridge.deploy.approval import hash_of_app
 from fedbridge.deploy.description import read_description
 from fedbridge.deploy.folders import DeploymentError
 from fedbridge.deploy.running import follow_run, start_run
 from fedbridge.federation.settings import NAMES
+from fedbridge.flower.programs import app_settings
 from fedbridge.report.tables import Column, Line, Table
 from fedbridge.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from fedbridge.advice.verdict import Advice
     from fedbridge.deploy.folders import Deployment, DeploymentPlan, SiteSettings
+    from fedbridge.flower.options import ConfigValue
 
 NOT_ALLOWED = (
     "its description does not allow it to be the target: it writes `matrix = true` into its "
@@ -55,19 +58,19 @@ class AdviceOptions:
         if self.after < 1:
             raise OptionError("Expected at least one round (--after) over a network, but got 0.")
 
-    def config(self, plan: DeploymentPlan, turn: PlannedTurn, out: Path) -> dict[str, Any]:
-        """What the run is told otherwise than the plan says."""
+    def config(self, agreed: Mapping[str, ConfigValue], turn: PlannedTurn) -> dict[str, Any]:
+        """What the run is told otherwise than the app's own settings, which were ``agreed``."""
         ahead = {} if self.samples is None else {"samples": list(self.samples)}
         own = {"sketch_size": SKETCH_SIZE, "after": self.after, **ahead}
-        of_run = {name: value for name, value in plan.options.items() if name in NAMES}
+        options = json.loads(str(agreed["options"]))
+        of_run = {name: value for name, value in options.items() if name in NAMES}
         return {
             "method": ADVICE,
             "rounds": self.after,
             "target": turn.target,
             "sites": ",".join(turn.sources),
             "options": json.dumps({**of_run, **own}),
-            "n-target": plan.n_target or 0 if self.labels is None else self.labels,
-            "out": str(out),
+            "n-target": agreed["n-target"] if self.labels is None else self.labels,
         }
 
 
@@ -78,6 +81,24 @@ class PlannedTurn:
     target: str
     sources: tuple[str, ...] = ()
     why: str = ""
+
+    @classmethod
+    def of_app(cls, agreed: Mapping[str, ConfigValue]) -> PlannedTurn:
+        """That of the target that an app's own settings name."""
+        return cls(str(agreed["target"]), tuple(str(agreed["sites"]).split(",")))
+
+
+def approvals(
+    app: Path, turns: Sequence[PlannedTurn] = (), options: AdviceOptions | None = None
+) -> list[str]:
+    """Hashes of all that a site is asked for: of the run of an app, and of these turns of advice.
+
+    Advice is a run of its own, with another method: it has a hash of its own, so that who approves
+    the one has not approved the other. Without ``turns`` it is the usual one.
+    """
+    agreed, how = app_settings(app), options or AdviceOptions()
+    told = [how.config(agreed, turn) for turn in turns or [PlannedTurn.of_app(agreed)]]
+    return [hash_of_app(app), *(hash_of_app(app, one) for one in told)]
 
 
 def planned_turns(
@@ -125,7 +146,8 @@ def advise_over_link(
     With ``resume`` advice that was asked for in the same words is kept, and so are its rounds.
     """
     out = deployment.advice / turn.target
-    config, asked = options.config(plan, turn, out), out.with_suffix(".json")
+    config = {**options.config(app_settings(deployment.app), turn), "out": str(out)}
+    asked = out.with_suffix(".json")
     if not (resume and asked.exists() and parse_json(asked.read_text("utf-8")) == config):
         shutil.rmtree(out, ignore_errors=True)
         write_atomically(asked, to_json(config, indent=1) + "\n")

@@ -6,11 +6,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
-from fedbridge.base.files import parse_toml, read_text, to_json
-from fedbridge.flower.programs import built_app
+from fedbridge.base.files import to_json
+from fedbridge.flower.programs import app_settings, built_app
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 COORDINATORS = ("out", "keys", "members")
@@ -28,10 +28,17 @@ def run_hash(app: bytes, config: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json(told).encode()).hexdigest()
 
 
-def hash_of_app(folder: Path) -> str:
-    """The hash of a run of the app in a folder, as its settings stand there."""
-    settings = parse_toml(read_text(folder / "pyproject.toml"))
-    return run_hash(built_app(folder), settings["tool"]["flwr"]["app"]["config"])
+def hash_of_app(folder: Path, told: Mapping[str, Any] | None = None) -> str:
+    """The hash of a run of the app in a folder, as its settings stand there.
+
+    ``told`` is what the run is told otherwise, as advice is.
+    """
+    return run_hash(built_app(folder), {**app_settings(folder), **(told or {})})
+
+
+def approving(hashes: Iterable[str]) -> str:
+    """The line of a site's ``site.toml`` that lets these runs take place."""
+    return f"approve = {to_json(list(dict.fromkeys(hashes)))}"
 
 
 def check_approved(found: str, approved: Sequence[str] | None) -> None:
@@ -39,6 +46,6 @@ def check_approved(found: str, approved: Sequence[str] | None) -> None:
     if approved is not None and found not in approved:
         raise NotApprovedError(
             f"Expected a run that this site has approved, but its app and settings have the hash "
-            f"{found}: the site writes it into `approve` of its site.toml once it has looked at "
-            f"them."
+            f"{found}: once somebody there has looked at them, the site writes it into `approve` "
+            f"of its site.toml."
         )

@@ -68,12 +68,22 @@ class Guard:
         return pulled
 
     def install(self, fab: bytes, **more: Any) -> Any:
-        """Flower's own, after the app was found to be approved; it is not even unpacked else."""
-        from fedbridge.deploy.approval import check_approved, run_hash
+        """Flower's own, after the app was found to be approved; it is not even unpacked else.
 
-        self.app = run_hash(fab, self.config)
-        check_approved(self.app, self.site.settings().approve)
-        return self.flower[INSTALL](fab, **more)
+        Of any other error only its kind leaves the site: what Flower is told, it sends.
+        """
+        from fedbridge.deploy.approval import NotApprovedError, check_approved, run_hash
+
+        try:
+            self.app = run_hash(fab, self.config)
+            check_approved(self.app, self.site.settings().approve)
+            return self.flower[INSTALL](fab, **more)
+        except NotApprovedError:
+            raise
+        except Exception as error:
+            from fedbridge.flower.client import site_error
+
+            raise site_error(error) from None
 
     def push(self, client: Any, reply: Message, context: Context) -> None:
         """Flower's own, after the answer is in the log: what cannot be logged does not leave."""

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import time
-import tomllib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from fedbridge.flower.programs import (
     Node,
     RunState,
     SupervisedProcesses,
+    app_settings,
     flower_environment,
     link_command,
     node_command,
@@ -69,11 +69,17 @@ NOT_REGISTERED = (
     "then start the node again."
 )
 NOT_LET_IN = (
-    "Expected the link to let the node of site {!r} in, but it did not: either its key is not "
-    "registered (the coordinator runs `fedbridge deploy register`), or a node of this site that "
-    "was killed still counts as online for up to a minute (start it again then), or the clock of "
-    "this machine is wrong (`fedbridge deploy check` says)."
+    "Expected the link to let the node of site {!r} in, but it did not, {} times: either "
+    "another node of this site runs somewhere (stop one of the two), or its key is not registered "
+    "(the coordinator runs `fedbridge deploy register`), or the clock of this machine is wrong "
+    "(`fedbridge deploy check` says)."
 )
+STILL_ONLINE = (
+    "The link does not let this node in yet: it counts one that was killed, or lost its power, as "
+    "online for up to a minute. Trying again in {:.0f} seconds; nothing need be done.\n"
+)
+TRIES, TRY_AGAIN_AFTER = 12, 10.0
+"""So often, and after so many seconds: Flower takes a node for gone after a minute of silence."""
 
 
 def start_link_command(deployment: Deployment, plan: DeploymentPlan) -> list[str]:
@@ -124,9 +130,8 @@ def run_command(deployment: Deployment) -> list[str]:
 def _places(deployment: Deployment) -> dict[str, str]:
     """Where a run finds things at the coordinator; an app of an earlier version asks for fewer."""
     places = {"out": deployment.run, "keys": deployment.sites, "members": deployment.members}
-    app, known = deployment.app / "pyproject.toml", [*places]
-    if app.exists():
-        known = tomllib.loads(read_text(app))["tool"]["flwr"]["app"]["config"]
+    written = (deployment.app / "pyproject.toml").exists()
+    known = app_settings(deployment.app) if written else places
     return {name: str(path) for name, path in places.items() if name in known}
 
 
@@ -159,15 +164,18 @@ def run_until_stopped(
     place: Deployment | SiteFolder,
     log: Path,
     say: Callable[[str], object],
+    *,
+    gently: bool = False,
 ) -> int:
     """Run a program in the foreground until it ends or Ctrl-C; none of its children is left.
 
-    ``say`` is called with each piece of output, which ``log`` keeps.
+    ``say`` is called with each piece of output, which ``log`` keeps; ``gently`` leaves the program
+    some seconds to take leave.
     """
     read = log.stat().st_size if log.exists() else 0
     code = None
     with termination_as_exit():
-        processes = SupervisedProcesses()
+        processes = SupervisedProcesses(gently=gently)
         try:
             program = str(programs() / command[0])
             told = {**flower_environment(place.flower_home), **settings_for(place)}
@@ -191,26 +199,24 @@ def run_until_stopped(
 def run_node(site: SiteFolder, settings: SiteSettings, say: Callable[[str], object]) -> int:
     """Run a site's node in the foreground; one that the link does not know is told so.
 
-    Flower says only that the node could not be activated, and so it does of a node that the link
-    still takes for another one that was killed.
+    Flower says only that a node could not be activated, and so it does when the link still counts
+    its predecessor as online. That passes, so the node is started again until it is let in: whoever
+    restarts a machine need not come back to it.
     """
     with suppress(LinkAwayError):  # it may come yet
         reach_link(settings.link, site.ca)
-    if is_registered(site, settings) is False:
-        raise DeploymentError(NOT_REGISTERED.format(settings.site, site.key.public))
-    refused = False
-
-    def listen(text: str) -> None:
-        nonlocal refused
-        refused = refused or NOT_ACTIVATED in text
-        say(text)
-
     write_node_files(site)
-    command = start_node_command(site, settings)
-    code = run_until_stopped(command, site, site.folder / "node.log", listen)
-    if refused:
-        raise DeploymentError(NOT_LET_IN.format(settings.site))
-    return code
+    command, log = start_node_command(site, settings), site.folder / "node.log"
+    for _ in range(TRIES):
+        if is_registered(site, settings) is False:
+            raise DeploymentError(NOT_REGISTERED.format(settings.site, site.key.public))
+        known = log.stat().st_size if log.exists() else 0
+        code = run_until_stopped(command, site, log, say, gently=True)
+        if code == 0 or NOT_ACTIVATED not in _from(log, known).decode(errors="replace"):
+            return code
+        say(STILL_ONLINE.format(TRY_AGAIN_AFTER))
+        time.sleep(TRY_AGAIN_AFTER)
+    raise DeploymentError(NOT_LET_IN.format(settings.site, TRIES))
 
 
 def is_registered(site: SiteFolder, settings: SiteSettings) -> bool | None:

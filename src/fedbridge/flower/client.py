@@ -134,10 +134,15 @@ def discreet(handle: Handler) -> Handler:
         except messages.RequestError:
             raise
         except Exception as error:
-            _log("a message could not be answered", error)
-            raise messages.SiteError(messages.only_kind(error)) from None
+            raise site_error(error) from None
 
     return handled
+
+
+def site_error(error: Exception) -> messages.SiteError:
+    """What leaves the site of an error, whose text stays in the site's own log."""
+    _log("a message could not be answered", error)
+    return messages.SiteError(messages.only_kind(error))
 
 
 def _log(what: str, error: Exception) -> None:

@@ -211,9 +211,10 @@ class FlowerEngine:
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
-        if self.spec.target in answers:
-            own = answers[self.spec.target]
-            self._count_misses(round, own if isinstance(own, NoAnswer) and own.lost else None)
+        own = answers.get(self.spec.target)
+        refused = isinstance(own, NoAnswer) and not own.lost
+        if own is not None and not refused:
+            self._count_misses(round, own if isinstance(own, NoAnswer) else None)
         return answers
 
     def _ask_target(
@@ -275,8 +276,8 @@ class FlowerEngine:
         if len(self._missed) >= PATIENCE:
             raise TargetGoneError(
                 f"Expected the target {self.spec.target!r} to take part, but it has not for "
-                f"{PATIENCE} rounds ({miss.reason}). Everything up to then is kept: start its node "
-                f"again and resume the run."
+                f"{PATIENCE} rounds ({miss.reason}). Everything up to then is kept: correct that, "
+                f"or start its node again, and resume the run."
             )
 
     def _results(

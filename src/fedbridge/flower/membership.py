@@ -202,7 +202,7 @@ class Membership:
             try:
                 self._admit(there[node], answer)
             except ReplyError as error:
-                self._refuse(there[node], str(error))
+                self._turn_away(there[node], str(error))
 
     def lose(self, name: str, *, silent: bool = False) -> None:
         """A site's node did not answer: whoever has come in its place takes over.
@@ -302,6 +302,21 @@ class Membership:
         """A node by its number, which registered ones keep, and by when it was started."""
         return node, self._activated.get(node, "")
 
+    def _member(self, node: NodeInfo) -> str | None:
+        """The site that a node's key is the key of; None where keys say nothing."""
+        owner = None if self.keys is None else self.keys.get(node.public_key)
+        sites = (self.target, *(self.sources or ()))
+        return next((name for name in sites if name and file_name(name) == owner), None)
+
+    def _turn_away(self, node: NodeInfo, reason: str) -> None:
+        """Take no answer of a node for a site's; nobody waits for a site that is known by it."""
+        site = self._member(node)
+        if site is None or site in self.nodes:
+            self._refuse(node, reason)
+            return
+        self._refused.add(self._start_of(node.node_id))
+        self._cannot(site, node.node_id, reason)
+
     def _refuse(self, node: NodeInfo, reason: str) -> None:
         self._refused.add(self._start_of(node.node_id))
         named = f"node {node.node_id}"
@@ -315,6 +330,7 @@ class Membership:
 
     def _cannot(self, name: str, node: int, reason: str) -> None:
         """Put down why a site that is there takes no part; once, though it is asked again."""
+        reason = reason.rstrip(".")
         if self.unable.get(name) != (node, reason):
             self.unable[name] = (node, reason)
             self.notes.append(f"{name} {self.absence(name)}.")
@@ -323,10 +339,13 @@ class Membership:
         """Take a node for the site that it says it is, or refuse it."""
         node = info.node_id
         if isinstance(answer, NoAnswer):
-            if answer.lost:
-                self._rest(node)
-                return
-            raise ReplyError(f"it could not say who it is ({answer.reason})")
+            site = self._member(info)
+            if not answer.lost and site is None:
+                raise ReplyError(f"it could not say who it is ({answer.reason})")
+            self._rest(node)
+            if not answer.lost and site is not None:
+                self._cannot(site, node, answer.reason)
+            return
         owner = None if self.keys is None else self.keys[info.public_key]
         name = read_name(answer)
         if owner not in (None, file_name(name)):

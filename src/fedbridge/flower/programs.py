@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 import httpx
 
 from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import parse_toml, read_text
 from fedbridge.flower import supervisor
 from fedbridge.flower.internals import (
     ControlHttpClient,
@@ -152,6 +153,14 @@ def built_app(folder: Path) -> bytes:
         return bytes(build_fab_from_disk(folder))
 
 
+def app_settings(folder: Path) -> dict[str, ConfigValue]:
+    """The settings of a run of the app in a folder, as they stand there."""
+    settings: dict[str, ConfigValue] = parse_toml(read_text(folder / "pyproject.toml"))["tool"][
+        "flwr"
+    ]["app"]["config"]
+    return settings
+
+
 def programs() -> Path:
     """Where the programs of this Python's environment are."""
     return Path(sys.executable).parent
@@ -249,11 +258,15 @@ class OperationError(FedbridgeError):
 
 
 class SupervisedProcesses:
-    """Processes with names, each with a log file, under one supervisor."""
+    """Processes with names, each with a log file, under one supervisor.
 
-    def __init__(self) -> None:
+    Args:
+        gently: they have some seconds to take leave when they are ended, as a node of its link.
+    """
+
+    def __init__(self, *, gently: bool = False) -> None:
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", supervisor.__file__],
+            [sys.executable, "-I", supervisor.__file__, *([supervisor.GENTLY] if gently else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -283,11 +296,11 @@ class SupervisedProcesses:
         """How one process ended, or None while it runs."""
         return self.exit_codes()[name]
 
-    def end(self, *names: str, patience: float = supervisor.PATIENCE) -> None:
+    def end(self, *names: str, patience: float | None = None) -> None:
         """End processes and all that came of them: asked first, killed when patience is over."""
         _check_gone(self._ask(do="end", names=names, patience=patience)["left"])
 
-    def close(self, patience: float = supervisor.PATIENCE) -> None:
+    def close(self, patience: float | None = None) -> None:
         """End everything, the supervisor last."""
         left: Iterable[int] = ()
         try:

@@ -3,14 +3,21 @@
 Flower's processes start further processes, some in sessions of their own, and several of them
 outlive a SIGTERM to the one that started them. Here they all have one ancestor that can name every
 one of them, and that ends them all when told so, or when the process that started it is gone,
-however that ended. It runs as ``python -I supervisor.py`` and needs only the standard library, so
-it is there at once. Requests and replies are lines of JSON on its standard input and output:
+however that ended. It runs as ``python -I supervisor.py [gently]`` and needs only the standard
+library, so it is there at once. Requests and replies are lines of JSON on its standard input and
+output:
 
     {"id": 1, "do": "start", "name": "link", "command": [...], "log": "...", "environment": {...}}
     {"id": 2, "do": "codes"}                          exit codes by name, null while it runs
-    {"id": 3, "do": "end", "names": ["link"], "patience": 1.0}
+    {"id": 3, "do": "end", "names": ["link"], "patience": 1.0}      null: as usual
 
 A reply holds the ``id`` of its request, and ``error`` when it could not be done.
+
+``gently`` is for programs that have to take leave of somebody. A SuperNode that ends without a word
+counts as online at its link for another minute, and its successor is not let in; it needs up to
+five seconds for its farewell, and a second SIGTERM meanwhile ends it on the spot. There may well be
+two, since a service manager sends one to every process of a service. So these programs have more
+time, and start with SIGTERM ignored: Flower's handler puts that back when it is called.
 """
 
 from __future__ import annotations
@@ -32,6 +39,8 @@ PR_SET_CHILD_SUBREAPER = 36
 TICK = 0.1
 LOOK_EVERY = 1.0
 PATIENCE = 1.0
+FAREWELL = 8.0
+GENTLY = "gently"
 KILLED_WITHIN = 5.0
 
 
@@ -99,10 +108,23 @@ def die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Supervisor:
-    """Starts processes, knows all that come of them, and ends them."""
+def die_with_parent_alone() -> None:
+    """The same; and what a program does not handle yet, or no more, does not end it."""
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def __init__(self) -> None:
+
+class Supervisor:
+    """Starts processes, knows all that come of them, and ends them.
+
+    Args:
+        gently: they have time for a farewell, and being asked twice is being asked once.
+    """
+
+    def __init__(self, *, gently: bool = False) -> None:
+        self.begin = die_with_parent_alone if gently else die_with_parent
+        self.patience = FAREWELL if gently else PATIENCE
+        self.ask_again = PATIENCE if gently else float("inf")
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         self.codes: dict[int, int] = {}
         self.adopts = adopt_orphans()
@@ -119,7 +141,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # safe: there are no threads here
+                preexec_fn=self.begin,  # safe: there are no threads here
             )
         self.codes.pop(process.pid, None)
         self.started[name] = process
@@ -145,10 +167,11 @@ class Supervisor:
         """How a process ended, or None while it runs."""
         return self.codes.get(self.started[name].pid)
 
-    def end(self, names: list[str] | None, patience: float) -> list[int]:
+    def end(self, names: list[str] | None, patience: float | None = None) -> list[int]:
         """End processes with all that came of them, first asked, then made; those left over."""
         heads = None if names is None else {self.started[name].pid for name in names}
-        asked_until = time.monotonic() + patience
+        ask_again = time.monotonic() + self.ask_again
+        asked_until = time.monotonic() + (self.patience if patience is None else patience)
         made_until = asked_until + KILLED_WITHIN
         doomed: set[Process] = set()
         asked: set[Process] = set()
@@ -165,6 +188,8 @@ class Supervisor:
             now = time.monotonic()
             if not left or now > made_until:
                 return sorted(one.pid for one in left)
+            if now > ask_again:  # who was only just being started may listen by now
+                asked, ask_again = set(), now + self.ask_again
             for one in left if now >= asked_until else left - asked:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(one.pid, signal.SIGTERM if now < asked_until else signal.SIGKILL)
@@ -216,14 +241,14 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, leave)
-    supervisor = Supervisor()
+    supervisor = Supervisor(gently=GENTLY in sys.argv[1:])
     try:
         serve(supervisor)
     except (Asked, BrokenPipeError):
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        supervisor.end(None, PATIENCE)
+        supervisor.end(None)
 
 
 if __name__ == "__main__":

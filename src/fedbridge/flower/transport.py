@@ -8,6 +8,7 @@ a dead node does not come from the node.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ GONE_WRONG = (
     ErrorCode.INVALID_FAB,
 )
 """Errors of a node that is there and answers; after any other it is gone, or its process is."""
+RAISED = re.compile(r"<class '(?:fedbridge\.[\w.]+|(?:.*\.)?(\w+))'>:<'(.*)'>", re.DOTALL)
+"""How Flower tells an exception: its class, which is left out where it is our own, and its text."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,14 @@ class Transport:
 
     def _opened(self, reply: Message) -> RecordDict | NoAnswer:
         if reply.has_error():
-            reason = printable(" ".join(str(reply.error.reason).split()))
+            reason = printable(" ".join(RAISED.sub(_told, str(reply.error.reason)).split()))
             return NoAnswer(reason or "its node is gone", lost=reply.error.code not in GONE_WRONG)
         self.up += sum(map(record_bytes, reply.content.values()))
         return reply.content
+
+
+def _told(raised: re.Match[str]) -> str:
+    return raised[2] if raised[1] is None else f"{raised[1]}: {raised[2]}"
 
 
 def record_bytes(record: object) -> int:
