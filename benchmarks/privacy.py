@@ -2,7 +2,7 @@
 
     python benchmarks/privacy.py heart digits fashion     # runs what is missing, prints the tables
     python benchmarks/privacy.py digits --levels record --methods fedavg,auto --clip 4
-    python benchmarks/privacy.py digits --seeds 100-102 --epsilons 3 --clean span --own /tmp/try.json
+    python benchmarks/privacy.py digits --seeds 100-102 --epsilons 3 --clean span --own try.json
     python benchmarks/privacy.py --write                  # the committed cells into docs/deploy.md
 
 The sources' rows are protected (``--who all``: the target's too). Record-level privacy trains by
