@@ -234,10 +234,10 @@ def in_span(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Te
     gradients = []
     for x, y in zip(on._inputs(site, rows, 0), site.y, strict=True):
         on.model.zero_grad(set_to_none=False)
-        functional.cross_entropy(on.model(x[None]), y[None]).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(on.model(x[None]), y[None]).backward()
         gradients.append(on._gradient.clone())
-    basis = torch.linalg.qr(torch.stack(gradients).T)[0]
-    return basis @ (basis.T @ work.vector)
+    basis: Tensor = torch.linalg.qr(torch.stack(gradients).T)[0]
+    return torch.mv(basis, torch.mv(basis.T, work.vector))
 
 
 def remembering() -> Cleaner:

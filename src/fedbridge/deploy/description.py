@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import parse_json, read_text
+from fedbridge.data.labels import show
 from fedbridge.data.site_arrays import ArrayReading, ArraySummary, describe_arrays
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.proposals import setting
@@ -25,10 +26,13 @@ from fedbridge.deploy.folders import (
     arrays_config,
 )
 from fedbridge.flower.messages import CONTROL
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from fedbridge.data.tables.curation import Curation
 
 FORMAT = 1
 LARGEST_FILE = 2**22
@@ -131,7 +135,27 @@ def describe_site(
         f"identifier do; {setting('keep-columns', value=column)} in site.toml learns from it"
         for column in table.left_out
     ]
+    if isinstance(settings.privacy, RecordPrivacy):
+        cautions += _not_covered(table.summary, settings.curation)
     return description, cautions
+
+
+def _not_covered(summary: TableSummary, curation: Curation) -> list[str]:
+    """What epsilon does not count: every row changes what the others are standardised by."""
+    numbers = [n for n, c in summary.columns.items() if c.kind == "numeric"]
+    by_rows = [name for name in numbers if name not in curation.scales]
+    if not by_rows:
+        return []
+    mean, deviation = (
+        setting("scales", by_rows[0], part, value=usual)
+        for part, usual in (("mean", 0.0), ("deviation", 1.0))
+    )
+    told = (
+        f"epsilon does not cover what these columns are standardised by, the mean and deviation of "
+        f"this site's own rows: {show(by_rows)}; {mean} and {deviation} in site.toml, with numbers "
+        f"that are known beforehand, say it instead"
+    )
+    return [told]
 
 
 def _described_arrays(
