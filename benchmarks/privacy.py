@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedbridge.training.job import ClientResult, Job
     from fedbridge.training.trainer import Workbench
 
-    Cleaner = Callable[[Workbench, int, ClientResult, Tensor], Tensor]
+    Cleaner = Callable[[Workbench, Job, ClientResult, Tensor], Tensor]
     """A vector made of what a client has sent, and of the model that its work started from."""
 
 DELTA = 1e-5
@@ -127,14 +127,7 @@ class Cell:
         """As the file has it: what is as usual is not said."""
         usual = {"who": "sources", "clean": "none", "options": ()}
         told = {k: v for k, v in vars(self).items() if k not in usual or v != usual[k]}
-        if self.options:
-            told["options"] = dict(self.options)
-        return told | ({"generation": CHANGED[self.method]} if self.method in CHANGED else {})
-
-    @property
-    def key(self) -> str:
-        """The cell as text."""
-        return json.dumps(self.record, sort_keys=True)
+        return told | ({"options": dict(self.options)} if self.options else {})
 
     def run(self) -> float:
         """Its accuracy."""
@@ -183,19 +176,19 @@ def protected_wire(cell: Cell, local: LocalPrivacy | None, on: Workbench) -> Tra
         if local is not None:
             works = release(jobs, works, local, on.blocks, generator)
         return [
-            replace(work, vector=cleaner(on, client, work, starts[job.slot]))
+            replace(work, vector=cleaner(on, job, work, starts[job.slot]))
             for job, work in zip(jobs, works, strict=True)
         ]
 
     return transmit
 
 
-def as_it_is(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Tensor:
+def as_it_is(on: Workbench, job: Job, work: ClientResult, start: Tensor) -> Tensor:
     """What was sent."""
     return work.vector
 
 
-def low_rank(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Tensor:
+def low_rank(on: Workbench, job: Job, work: ClientResult, start: Tensor) -> Tensor:
     """A vector without the singular values that noise of the known size alone would have.
 
     Those of an (a, b) matrix of noise with deviation ``s`` stay below about ``s (√a + √b)``.
@@ -215,7 +208,7 @@ def low_rank(on: Workbench, client: int, work: ClientResult, start: Tensor) -> T
     return vector
 
 
-def shrunk(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Tensor:
+def shrunk(on: Workbench, job: Job, work: ClientResult, start: Tensor) -> Tensor:
     """Every block times ``1 − s²/‖v‖²``, never below 0, where ``s²`` is the noise (James-Stein)."""
     if work.outcome.added is None:
         return work.vector
@@ -226,7 +219,7 @@ def shrunk(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Ten
     return vector
 
 
-def in_span(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Tensor:
+def in_span(on: Workbench, job: Job, work: ClientResult, start: Tensor) -> Tensor:
     """The part that lies in the span of the gradients of the target's own rows, one for each."""
     on._load(start, {})
     on.model.eval()
@@ -242,12 +235,13 @@ def in_span(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Te
 
 def remembering() -> Cleaner:
     """The mean of a client's updates over rounds, each counting half as much as the next."""
-    past: dict[int, Tensor] = {}
+    past: dict[tuple[int, str, int], Tensor] = {}
 
-    def clean(on: Workbench, client: int, work: ClientResult, start: Tensor) -> Tensor:
-        before = past.get(client)
-        past[client] = work.vector if before is None else (before + work.vector) / 2
-        return past[client]
+    def clean(on: Workbench, job: Job, work: ClientResult, start: Tensor) -> Tensor:
+        key = job.client, job.kind, job.slot
+        before = past.get(key)
+        past[key] = work.vector if before is None else (before + work.vector) / 2
+        return past[key]
 
     return clean
 
@@ -264,31 +258,50 @@ does it, since its gradients stay with it."""
 
 
 class Results:
-    """Finished runs in a file."""
+    """Finished runs, a line each; the last of the files is written to.
+
+    A run of an earlier version of its method is still shown, but run again where that is asked for.
+    """
 
     def __init__(self, *files: Path) -> None:
-        """The last file is written to, all are read."""
-        self.file = files[-1]
-        self.known: dict[str, float] = {}
-        self.own: dict[str, dict[str, Any]] = {}
-        for file in files:
-            for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-                told = json.loads(line)
-                accuracy = told.pop("accuracy")
-                key = json.dumps(told, sort_keys=True)
-                self.known[key] = accuracy
-                if file == self.file:
-                    self.own[key] = {**told, "accuracy": accuracy}
+        self.files = {file: self._read(file) for file in files}
+        self.own = self.files[files[-1]]
+
+    def run(self, cell: Cell) -> None:
+        """Run a cell, unless it has been."""
+        generation = CHANGED.get(cell.method)
+        told = self._told(cell)
+        if told is not None and told.get("generation") == generation:
+            return
+        made = {} if generation is None else {"generation": generation}
+        self.own[key_of(cell.record)] = {**cell.record, **made, "accuracy": round(cell.run(), 3)}
+        lines = [json.dumps(self.own[key]) for key in sorted(self.own)]
+        write_atomically([*self.files][-1], "".join(f"{line}\n" for line in lines))
 
     def accuracy(self, cell: Cell) -> float:
-        """Of a cell; it is run if it has not been."""
-        if cell.key not in self.known:
-            found = round(cell.run(), 3)
-            self.known[cell.key] = found
-            self.own[cell.key] = {**cell.record, "accuracy": found}
-            lines = [json.dumps(self.own[key]) for key in sorted(self.own)]
-            write_atomically(self.file, "".join(f"{line}\n" for line in lines))
-        return self.known[cell.key]
+        """Of a finished cell."""
+        told = self._told(cell)
+        if told is None:
+            raise fb.FedbridgeError(
+                f"Expected a finished run of {cell.record}, but there is none: run "
+                f"`python benchmarks/privacy.py {cell.study}` first."
+            )
+        return float(told["accuracy"])
+
+    def _told(self, cell: Cell) -> dict[str, Any] | None:
+        key = key_of(cell.record)
+        return next((of[key] for of in reversed(self.files.values()) if key in of), None)
+
+    @staticmethod
+    def _read(file: Path) -> dict[str, dict[str, Any]]:
+        lines = file.read_text("utf-8").splitlines() if file.exists() else []
+        return {key_of(told): told for told in map(json.loads, lines)}
+
+
+def key_of(told: Mapping[str, Any]) -> str:
+    """What a line is of, as text."""
+    said = {name: value for name, value in told.items() if name not in ("accuracy", "generation")}
+    return json.dumps(said, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -391,7 +404,7 @@ def main() -> None:
     for study in given.studies:
         asked = Asked(study, *ladder, given.clip, given.who, given.clean, options)
         for cell in asked.every():
-            results.accuracy(cell)
+            results.run(cell)
         print(f"\n{study}\n\n{table(asked, results)}", flush=True)
     if given.write:
         write_atomically(DOCUMENT, filled(DOCUMENT.read_text("utf-8")))
