@@ -115,3 +115,11 @@ def test_what_epsilon_does_not_cover_is_told_until_it_is_known_beforehand(made, 
     add_settings(made.site("A"), "\n".join(lines))
     assert not any("epsilon" in text for text in write()[1])
     assert made.site("A").settings().curation.scales["age"] == Scale(1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["record-epsilon = 3.0\nrecord-rounds = 2\nrecord", "dp"])
+def test_a_delta_that_is_likely_among_so_many_rows_is_told(kind, made, write):
+    local = "dp-clip = 1.0\ndp-noise = 2.0\n" if kind == "dp" else ""
+    add_settings(made.site("A"), f"{local}{kind}-delta = 1e-2")
+    (told,) = (text for text in write()[1] if "delta" in text)
+    assert "a delta of 0.01 is not well below one over the 40 rows" in told

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGEST_FILE = 2**22
 LONGEST_TEXT = 1000
+LIKELY = 0.1
+"""Chance that a promise fails for any row from which on it is worth a word."""
 PACKAGES = ("fedbridge", "flwr", "torch")
 
 
@@ -135,9 +137,20 @@ def describe_site(
         f"identifier do; {setting('keep-columns', value=column)} in site.toml learns from it"
         for column in table.left_out
     ]
-    if isinstance(settings.privacy, RecordPrivacy):
-        cautions += _not_covered(table.summary, settings.curation)
-    return description, cautions
+    return description, cautions + _of_privacy(settings, table.rows, table.summary)
+
+
+def _of_privacy(settings: SiteSettings, rows: int, summary: TableSummary) -> list[str]:
+    """Where a site's privacy promises less than its epsilon says."""
+    privacy, told = settings.privacy, []
+    if privacy is not None and privacy.delta * rows > LIKELY:
+        told.append(
+            f"a delta of {privacy.delta:g} is not well below one over the {rows} rows: the promise "
+            f"may fail for one of them with a chance of {privacy.delta * rows:.2g}"
+        )
+    if isinstance(privacy, RecordPrivacy):
+        told += _not_covered(summary, settings.curation)
+    return told
 
 
 def _not_covered(summary: TableSummary, curation: Curation) -> list[str]:
@@ -175,7 +188,8 @@ def _described_arrays(
         found.summary,
         settings.matrix,
     )
-    return description, [f"{text}: may a stranger know?" for text in found.cautions]
+    cautions = [f"{text}: may a stranger know?" for text in found.cautions]
+    return description, cautions + _of_privacy(settings, found.rows, description.summary)
 
 
 def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:
