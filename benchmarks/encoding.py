@@ -59,7 +59,7 @@ def over(codec: str, _: Workbench) -> Transmit:
         return feedback.encode(key, round, vector).decoded
 
     def transmit(
-        client: int, jobs: Sequence[Job], works: Sequence[ClientResult]
+        client: int, jobs: Sequence[Job], works: Sequence[ClientResult], _: Tensor
     ) -> list[ClientResult]:
         feedback, past = sites.get(client, (Feedback(written_as(codec)), 0))
         sites[client] = feedback, past + 1

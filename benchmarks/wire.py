@@ -13,11 +13,15 @@ from fedbridge.training.job import TARGET, ClientResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch import Tensor
+
     from fedbridge.training.job import Job, Outcome
     from fedbridge.training.trainer import Workbench
 
-    Transmit = Callable[[int, Sequence[Job], Sequence[ClientResult]], Sequence[ClientResult]]
-    """What arrives of the work that a client sends in a round."""
+    Transmit = Callable[
+        [int, Sequence[Job], Sequence[ClientResult], Tensor], Sequence[ClientResult]
+    ]
+    """What arrives of the work that a client sends in a round; the models it started from, last."""
 
 STAYS_HOME = ("auto",)
 """Methods whose trainings of the target stay with the target; only its probe leaves."""
@@ -47,7 +51,8 @@ class WireEngine(LocalEngine):
                 sent.setdefault(job.client, []).append(row)
         for client, rows in sent.items():
             works = [ClientResult(outcomes[row], self._vectors[row].clone()) for row in rows]
-            arrived = self._transmit(client, [jobs[row] for row in rows], works)
+            mine = [jobs[row] for row in rows]
+            arrived = self._transmit(client, mine, works, self._starts)
             for row, work in zip(rows, arrived, strict=True):
                 outcomes[row] = work.outcome
                 self._vectors[row].copy_(work.vector)

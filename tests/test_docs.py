@@ -64,6 +64,14 @@ def test_tables_of_results_are_those_of_the_committed_runs():
     assert make["filled"](text) == text, "run python docs/make_results.py"
 
 
+def test_tables_of_privacy_are_those_of_the_committed_runs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    make = runpy.run_path(str(ROOT / "benchmarks/privacy.py"))
+    text = make["DOCUMENT"].read_text(encoding="utf-8")
+    assert {name for _, name, _ in make["PART"].findall(text)} == set(make["STUDIES"])
+    assert make["filled"](text) == text, "run python benchmarks/privacy.py --write"
+
+
 def test_lines_of_the_documents_are_short():
     for path in [*FILES, *EXAMPLES]:
         long = [line for line in path.read_text("utf-8").splitlines() if len(line) > 100]

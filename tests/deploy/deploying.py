@@ -44,3 +44,7 @@ def give_data(made: Deployment, **tables: pd.DataFrame) -> None:
         tables.get(name, patients(name)).to_csv(csv, index=False)
         settings = site.settings_file.read_text()
         site.settings_file.write_text(settings.replace('data = ""', f'data = "{csv}"'))
+
+
+def add_settings(site, lines):
+    site.settings_file.write_text(f"{site.settings_file.read_text()}\n{lines}\n")

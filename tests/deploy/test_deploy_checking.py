@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from deploying import deployment, give_data, patients, plan
+from deploying import add_settings, deployment, give_data, patients, plan
 from links import answering
 
 from fedbridge.cli.main import main
@@ -49,10 +49,6 @@ class Known:
 
     def nodes(self) -> tuple[Node, ...]:
         return self.nodes_of_link
-
-
-def add_settings(site, lines):
-    site.settings_file.write_text(f"{site.settings_file.read_text()}\n{lines}\n")
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """What a site hands over: enough to agree, and nothing of a row."""
 
 import json
+import re
 
 import pytest
-from deploying import give_data, patients
+from deploying import add_settings, give_data, patients
 
+from fedbridge.data.tables.curation import Scale
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import agree
 from fedbridge.deploy.description import describe_site, read_description
@@ -94,3 +96,30 @@ def test_a_file_that_is_no_description_is_refused(tmp_path, content):
     file.write_bytes(content)
     with pytest.raises(DeploymentError, match="Expected a site's description"):
         read_description(file)
+
+
+def test_what_epsilon_does_not_cover_is_told_until_it_is_known_beforehand(made, write):
+    _, cautions = write()
+    assert not any("epsilon" in text for text in cautions)
+    add_settings(made.site("A"), "record-epsilon = 3.0\nrecord-rounds = 20")
+    (told,) = (text for text in write()[1] if "epsilon" in text)
+    columns = re.search(r"own rows: (.*?);", told)[1]
+    assert "'age'" in columns
+    assert "'sex'" not in columns
+    assert "scales.age.mean = 0.0" in told
+    lines = [
+        f"scales.{name}.{part} = 1.0"
+        for name in re.findall(r"'(\w+)'", columns)
+        for part in ("mean", "deviation")
+    ]
+    add_settings(made.site("A"), "\n".join(lines))
+    assert not any("epsilon" in text for text in write()[1])
+    assert made.site("A").settings().curation.scales["age"] == Scale(1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["record-epsilon = 3.0\nrecord-rounds = 2\nrecord", "dp"])
+def test_a_delta_that_is_likely_among_so_many_rows_is_told(kind, made, write):
+    local = "dp-clip = 1.0\ndp-noise = 2.0\n" if kind == "dp" else ""
+    add_settings(made.site("A"), f"{local}{kind}-delta = 1e-2")
+    (told,) = (text for text in write()[1] if "delta" in text)
+    assert "a delta of 0.01 is not well below one over the 40 rows" in told

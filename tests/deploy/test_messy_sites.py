@@ -184,6 +184,7 @@ class TestSettings:
             ('drop_columns = "a"', "Did you mean 'drop-columns'"),
             ('encoding = "klingon"', "`encoding` to be one that Python knows"),
             ("units.age.factor = 0", "other than 0"),
+            ("scales.age.mean = 50.0", "scales.age.deviation"),
             ('impute = "label"', "`impute` to name columns to learn from"),
         ],
     )

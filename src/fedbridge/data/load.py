@@ -100,7 +100,7 @@ RUN_OPTIONS = (
     *("record_epsilon", "record_clip", "record_delta", "record_rounds", "record_of"),
 )
 """What a task may have defaults for: the fields of ``Settings``, which a test holds equal."""
-MAPPINGS = ("rename", "label_map", "recode", "units", "sites")
+MAPPINGS = ("rename", "label_map", "recode", "units", "scales", "sites")
 """Options of tables that may be tables of a task file."""
 GIVEN_AT_THE_START = ("method", "rounds", "seed", "engine", "out")
 """What belongs to one run and not to a task."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import parse_json, read_text
-from fedbridge.data.labels import Scale
+from fedbridge.data.labels import Scale, show
 from fedbridge.data.site_arrays import ArrayReading, ArraySummary, describe_arrays
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.proposals import setting
@@ -26,14 +26,19 @@ from fedbridge.deploy.folders import (
     arrays_config,
 )
 from fedbridge.flower.messages import CONTROL
+from fedbridge.training.record_privacy import RecordPrivacy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from fedbridge.data.tables.curation import Curation
+
 FORMAT = 1
 LARGEST_FILE = 2**22
 LONGEST_TEXT = 1000
+LIKELY = 0.1
+"""Chance that a promise fails for any row from which on it is worth a word."""
 PACKAGES = ("fedbridge", "flwr", "torch")
 
 
@@ -133,7 +138,38 @@ def describe_site(
         f"identifier do; {setting('keep-columns', value=column)} in site.toml learns from it"
         for column in table.left_out
     ]
-    return description, cautions
+    return description, cautions + _of_privacy(settings, table.rows, table.summary)
+
+
+def _of_privacy(settings: SiteSettings, rows: int, summary: TableSummary) -> list[str]:
+    """Where a site's privacy promises less than its epsilon says."""
+    privacy, told = settings.privacy, []
+    if privacy is not None and privacy.delta * rows > LIKELY:
+        told.append(
+            f"a delta of {privacy.delta:g} is not well below one over the {rows} rows: the promise "
+            f"may fail for one of them with a chance of {privacy.delta * rows:.2g}"
+        )
+    if isinstance(privacy, RecordPrivacy):
+        told += _not_covered(summary, settings.curation)
+    return told
+
+
+def _not_covered(summary: TableSummary, curation: Curation) -> list[str]:
+    """What epsilon does not count: every row changes what the others are standardised by."""
+    numbers = [n for n, c in summary.columns.items() if c.kind == "numeric"]
+    by_rows = [name for name in numbers if name not in curation.scales]
+    if not by_rows:
+        return []
+    mean, deviation = (
+        setting("scales", by_rows[0], part, value=usual)
+        for part, usual in (("mean", 0.0), ("deviation", 1.0))
+    )
+    told = (
+        f"epsilon does not cover what these columns are standardised by, the mean and deviation of "
+        f"this site's own rows: {show(by_rows)}; {mean} and {deviation} in site.toml, with numbers "
+        f"that are known beforehand, say it instead"
+    )
+    return [told]
 
 
 def _described_arrays(
@@ -153,7 +189,8 @@ def _described_arrays(
         found.summary,
         settings.matrix,
     )
-    return description, [f"{text}: may a stranger know?" for text in found.cautions]
+    cautions = [f"{text}: may a stranger know?" for text in found.cautions]
+    return description, cautions + _of_privacy(settings, found.rows, description.summary)
 
 
 def otherwise(plan: DeploymentPlan, found: Description) -> dict[str, str | int | float]:

@@ -422,9 +422,14 @@ class SiteWorker:
         return replace(job, plan=plan, rows=rows, buffers=buffers, first=first)
 
     def _counted(self) -> int:
-        """Rows that count in an update: a coordinator may have given classes weights."""
+        """Rows that count in an update: a coordinator may have given classes weights.
+
+        Where privacy bounds what an update tells all rows count: whether a request is refused would
+        tell how many there are of a class, which nothing bounds.
+        """
         given, labels = self.federation.settings.class_weights, self.site.train.y
-        if not isinstance(given, tuple) or self.site.n_classes is None:
+        protected = self.privacy is not None
+        if protected or not isinstance(given, tuple) or self.site.n_classes is None:
             return len(labels)
         weights = torch.tensor(given)
         return int((weights >= weights.max() / UNEVEN)[labels].sum())

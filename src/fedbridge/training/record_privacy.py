@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedbridge.training.job import Job
     from fedbridge.training.trainer import Workbench
 
-AT_ONCE = 2**25
+AT_ONCE = 2**22
 """Entries of single rows' gradients that are held at a time."""
 
 

@@ -75,6 +75,14 @@ class TestOneMachine:
             ({"A": {"units": {"age": {"times": 2}}}}, "the unit of column 'age'.*'times'"),
             ({"A": {"units": {"age": 0}}}, "`factor` of a unit other than 0"),
             ({"A": {"units": {"age": {"factor": "x"}}}}, "`factor` to be a number"),
+            (
+                {"A": {"scales": {"age": 3}}},
+                "`scales.age.deviation`, but got 3",
+            ),
+            ({"A": {"scales": {"age": {"mean": 1}}}}, "give both, in the unit"),
+            ({"A": {"scales": {"age": {"mean": 1, "deviation": 0}}}}, "`deviation` to be.*above 0"),
+            ({"A": {"scales": {"sex": {"mean": 1, "deviation": 1}}}}, "'sex' holds categories"),
+            ({"A": {"scales": {"aeg": {"mean": 1, "deviation": 1}}}}, "`scales` to name.*'age'"),
             ({"B": {"delimiter": "||"}}, "`delimiter` to be the one character"),
             ({"B": {"encoding": "klingon"}}, "`encoding` to be one that Python knows"),
             ({"B": {"encoding": "undefined"}}, "`encoding` to be one that Python knows"),
@@ -128,6 +136,27 @@ class TestOneMachine:
         column = task.preprocessing.columns[place - 1]
         there = task.sources[0].x[:, place] * column.scale + column.mean
         np.testing.assert_allclose(there, agreed("B")["chol"], rtol=1e-4)
+
+    def test_with_known_scales_no_row_changes_what_another_becomes(self, tmp_path):
+        folder = tmp_path / "sites"
+        folder.mkdir()
+
+        def inputs(ages, **options):
+            agreed("A").to_csv(folder / "A.csv", index=False)
+            agreed("B").assign(age=ages).to_csv(folder / "B.csv", index=False)
+            task = load_task(folder, "A", **options)
+            return task.sources[0].x[:, 0], task
+
+        known = agreed("B")["age"].astype(float).to_list()
+        others, last = [None, *known[1:]], [None, *known[1:-1], 1000.0]
+        own = {"age": {"mean": 50.0, "deviation": 16.0}}
+        (here, task), (there, _) = inputs(others, scales=own), inputs(last, scales=own)
+        assert here[:-1].equal(there[:-1])
+        assert here[0] == 0.0, "a gap stands at the mean"
+        np.testing.assert_allclose(here[1:], (np.array(known[1:]) - 50) / 16, rtol=1e-5)
+        assert any("but for those that have `scales`: 'age' at A" in note for note in task.notes)
+        assert any("1 of 'age' with the mean of its scale 50" in note for note in task.notes)
+        assert not inputs(others)[0][:-1].equal(inputs(last)[0][:-1])
 
     def test_a_run_remembers_it_and_new_rows_come_in_the_targets_own_spelling(
         self, messy, tmp_path

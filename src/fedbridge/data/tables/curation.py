@@ -95,6 +95,22 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Numbers are standardised by what is known beforehand, rather than by the site's own rows.
+
+    A gap then stands at the mean. So no row changes what another becomes, which differential
+    privacy of single rows needs.
+    """
+
+    mean: float
+    deviation: float
+
+    def __post_init__(self) -> None:
+        check_number("mean", self.mean)
+        check_number("deviation", self.deviation, above=0)
+
+
+@dataclass(frozen=True)
 class Curation:
     """How one file becomes a table as all sites mean it: on one machine and where a site lives.
 
@@ -111,6 +127,7 @@ class Curation:
         recoded: New spellings of categories by their old ones, by column.
         labels: New spellings of labels by their old ones.
         units: What columns of numbers are multiplied by, and what is added then.
+        scales: What columns of numbers are standardised by, in these units; others by their rows.
     """
 
     spelling: Spelling = PLAIN
@@ -123,6 +140,7 @@ class Curation:
     recoded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, Unit] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_form(self.delimiter, self.encoding)
@@ -154,6 +172,10 @@ class Curation:
                 column: _unit(column, own)
                 for column, own in _by_column("units", given.get("units")).items()
             },
+            {
+                column: _scale(column, own)
+                for column, own in _by_column("scales", given.get("scales")).items()
+            },
         )
 
     def read(self, file: Path) -> CellTable:
@@ -172,6 +194,7 @@ class Curation:
         for option, asked in (
             *(("drop_columns", self.dropped), ("id_column", self.ids)),
             *(("keep_columns", self.kept), ("recode", self.recoded), ("units", self.units)),
+            ("scales", self.scales),
         ):
             _check_columns(option, asked, new)
         named = [rename_columns(table, self.renamed) for table in read]
@@ -247,7 +270,7 @@ UNCHANGED = Curation()
 FORM = ("encoding", "delimiter", "decimal", "thousands", "percent")
 """What is said of a file as a whole."""
 LISTS = ("drop_columns", "id_column", "keep_columns")
-PAIRS = ("rename", "label_map", "recode", "units")
+PAIRS = ("rename", "label_map", "recode", "units", "scales")
 KEYS = (*FORM, *PAIRS, *LISTS)
 """What may be said of a file, by the names of the options."""
 
@@ -282,6 +305,18 @@ def _unit(column: str, given: object) -> Unit:
         return Unit(check_number(f"units.{column}", given))
     check_known(given, ("factor", "offset"), f"the unit of column {column!r}")
     return Unit(**given)
+
+
+def _scale(column: str, given: object) -> Scale:
+    """A scale as mean and deviation; both are needed."""
+    if isinstance(given, Scale):
+        return given
+    if not isinstance(given, Mapping) or set(given) != {"mean", "deviation"}:
+        raise OptionError(
+            f"Expected `scales.{column}.mean` and `scales.{column}.deviation`, but got {given!r}: "
+            f"give both, in the unit that was agreed, and nothing else."
+        )
+    return Scale(**given)
 
 
 def without_identifiers(

@@ -105,6 +105,7 @@ def table_task(
     encoding: str = ENCODING,
     recode: Mapping[str, Mapping[str, str]] | None = None,
     units: Mapping[str, Mapping[str, float]] | None = None,
+    scales: Mapping[str, Mapping[str, float]] | None = None,
     sites: Mapping[str, Mapping[str, object]] | None = None,
     split: SplitOptions = OWN_SPLIT,
 ) -> FederatedTask:
@@ -143,10 +144,12 @@ def table_task(
         encoding: How characters are stored.
         recode: Other spellings of categories, ``{"sex": {"male": "m"}}``; empty for missing.
         units: Other units, ``{"chol": {"factor": 38.67}}``: times a factor, plus an offset.
+        scales: What numbers are standardised by instead of any rows, and gaps filled with the mean
+            of: ``{"age": {"mean": 50, "deviation": 15}}``.
         sites: What is said of one site's file alone, by the site's name: any of ``rename``,
-            ``recode``, ``units``, ``label_map``, ``drop_columns``, ``id_column``, ``keep_columns``
-            and, where each has a file of its own, ``decimal``, ``thousands``, ``percent``,
-            ``delimiter`` and ``encoding``.
+            ``recode``, ``units``, ``scales``, ``label_map``, ``drop_columns``, ``id_column``,
+            ``keep_columns`` and, where each has a file of its own, ``decimal``, ``thousands``,
+            ``percent``, ``delimiter`` and ``encoding``.
         split: How the target's rows are divided; all its training rows are labelled by default.
     """
     check_choice("standardise", standardise, get_args(Standardise))
@@ -164,6 +167,7 @@ def table_task(
             "label_map": label_map,
             "recode": recode,
             "units": units,
+            "scales": scales,
             "drop_columns": drop_columns,
             "id_column": id_column,
             "keep_columns": keep_columns,
@@ -227,10 +231,17 @@ def table_task(
             *left_out_notes(left_out),
             *_unlabelled_notes(tables, labelled, target_name),
             *schema_notes,
-            STANDARDISED[standardise],
+            f"{STANDARDISED[standardise]}{_but_for_scales(curations)}",
             *imputation_notes(training, fitted),
         ],
     )
+
+
+def _but_for_scales(curations: Mapping[str, Curation]) -> str:
+    """Which columns are not, in words that follow."""
+    scaled = {site: own.scales for site, own in curations.items() if own.scales}
+    told = [f"{', '.join(map(repr, known))} at {site}" for site, known in scaled.items()]
+    return f", but for those that have `scales`: {'; '.join(told)}" if told else ""
 
 
 @dataclass(frozen=True)

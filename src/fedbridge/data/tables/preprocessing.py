@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedbridge.base.errors import DataError
+from fedbridge.base.errors import DataError, OptionError
 from fedbridge.base.files import check_memory, parse_json
 from fedbridge.data.labels import AS_THEY_ARE, Scale, show
 from fedbridge.data.tables.cells import (
@@ -335,6 +335,15 @@ def fit_preprocessing(
         scale: What the model's numbers stand for.
     """
     numeric = _fit_numeric([c for c in kinds if c not in levels], training, standardise)
+    for site, curation in (curations or {}).items():
+        for name, known in curation.scales.items():
+            if name in levels:
+                raise OptionError(
+                    f"Expected `scales` to name columns of numbers, but {name!r} holds categories: "
+                    f"leave it out."
+                )
+            if name in numeric:
+                numeric[name][site] = NumericColumn(name, known.mean, known.mean, known.deviation)
     categorical = {c: _fit_categorical(c, training, levels[c], alone=c in imputed) for c in levels}
     fitted: Mapping[str, Mapping[str, Column]] = {**numeric, **categorical}
     marks: dict[str, list[Column]] = {name: [MissingColumn(name)] for name in imputed}
@@ -416,18 +425,27 @@ def imputation_notes(training: Tables, fitted: Mapping[str, Preprocessing]) -> l
     for site, table in training.items():
         columns = [c for c in fitted[site].columns if not isinstance(c, MissingColumn)]
         missing = table.pick([column.name for column in columns]).text == ""
-        parts = [_imputed(columns[k], missing[k]) for k in np.flatnonzero(missing.any(axis=1))]
+        known = fitted[site].curation.scales
+        parts = [
+            _imputed(columns[k], missing[k], known=columns[k].name in known)
+            for k in np.flatnonzero(missing.any(axis=1))
+        ]
         if parts:
             notes.append(f"site {site!r}: missing training values imputed: {', '.join(parts)}")
     return notes
 
 
 def _imputed(
-    column: NumericColumn | CategoricalColumn | CodedColumn, missing: NDArray[np.bool_]
+    column: NumericColumn | CategoricalColumn | CodedColumn,
+    missing: NDArray[np.bool_],
+    *,
+    known: bool,
 ) -> str:
     numeric = isinstance(column, NumericColumn)
     how = "its training median" if numeric else "its most frequent training value"
-    if missing.all():
+    if known:
+        how = "the mean of its scale"
+    elif missing.all():
         how = "other sites' value"
         if not column.fill and isinstance(column.fill, str):
             return f"{len(missing)} of {column.name!r} as none of the categories"

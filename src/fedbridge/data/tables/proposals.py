@@ -57,7 +57,7 @@ class Proposal:
     column: str | None = None
 
 
-def setting(*keys: str, value: str) -> str:
+def setting(*keys: str, value: str | float) -> str:
     """One line of TOML, which can stand anywhere above the first table."""
     named = (key if BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
     return f"{'.'.join(named)} = {json.dumps(value, ensure_ascii=False)}"
