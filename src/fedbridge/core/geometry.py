@@ -51,6 +51,15 @@ class Star:
         """All blocks as one."""
         return Star(*(part.sum(0, keepdim=True) for part in vars(self).values()))
 
+    @staticmethod
+    def joined(parts: Sequence[Star]) -> Star:
+        """The sources of several, which were measured against the same target."""
+        inner, source2 = (
+            torch.cat([getattr(part, name) for part in parts], dim=1)
+            for name in ("inner", "source2")
+        )
+        return Star(parts[0].target2, inner, source2)
+
 
 @dataclass(frozen=True)
 class Noise:

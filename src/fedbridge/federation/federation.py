@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from fedbridge.base.errors import FedbridgeError, ModelError
 from fedbridge.core.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.data.split import round_half_up
-from fedbridge.engines import Answer, Engine, Traffic, make_engine
+from fedbridge.engines import Answer, Engine, Finished, Traffic, make_engine
 from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
+from fedbridge.federation.groups import Groups, are_many
 from fedbridge.federation.lengths import Lengths, length_of
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.federation.settings import FROZEN
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-GROUP = 64
-"""Sources whose updates are held at a time where updates are added up as they come."""
 
 
 class TargetFailedError(FedbridgeError):
@@ -260,11 +258,14 @@ class Federation:
         if not self._is_open:
             self.open(slots=len(states), rows=len(jobs))
         jobs = self._protected(jobs)
-        done = self._heard(self.engine.run(jobs, states, round=round))
+        done = self.run(jobs, states, round)
         lengths = Lengths(self.settings.longest)
-        self._look_at(lengths, jobs, done.outcomes, done.vectors)
-        refused = self._refused(lengths, states)
-        return self._without(refused, jobs, done.outcomes), done.vectors
+        self.look_at(lengths, jobs, done)
+        return self.without(self.refused(lengths, states), jobs, done.outcomes), done.vectors
+
+    def run(self, jobs: Sequence[Job], states: Sequence[State], round: int) -> Finished:
+        """Jobs as the engine runs them: nobody has looked at what came of them."""
+        return self._heard(self.engine.run(jobs, states, round=round))
 
     def _protected(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """Jobs with the record-level privacy that the settings ask for, and what it has cost."""
@@ -296,27 +297,25 @@ class Federation:
                 )
         return [next(found[job.client]) if job.client in found else job for job in jobs]
 
-    def _look_at(
-        self, lengths: Lengths, jobs: Sequence[Job], outcomes: Sequence[Outcome], rows: Tensor
-    ) -> None:
+    def look_at(self, lengths: Lengths, jobs: Sequence[Job], done: Finished) -> None:
         """See how long the updates of some jobs are."""
-        for job, outcome, vector in zip(jobs, outcomes, rows, strict=True):
+        for job, outcome, vector in zip(jobs, done.outcomes, done.vectors, strict=True):
             lengths.add(self.name_of(job.client), job, outcome, vector)
 
-    def _refused(self, lengths: Lengths, states: Sequence[State]) -> dict[str, str]:
+    def refused(self, lengths: Lengths, states: Sequence[State]) -> dict[str, str]:
         """Clients whose updates are too long, and why."""
         model = max((length_of(state.parameters) for state in states), default=0.0)
         return lengths.refused(model, self.name_of(TARGET))
 
-    def _without(
+    def without(
         self, refused: Mapping[str, str], jobs: Sequence[Job], outcomes: Sequence[Outcome]
     ) -> list[Outcome]:
-        """Outcomes, failures in place of those of clients that are refused."""
+        """Outcomes of the first jobs, failures in place of those of clients that are refused."""
         return [
             Outcome(1, failure=f"its reply was refused: {refused[name]}", lost=True)
             if (name := self.name_of(job.client)) in refused
             else outcome
-            for job, outcome in zip(jobs, outcomes, strict=True)
+            for job, outcome in zip(jobs, outcomes, strict=False)
         ]
 
     def host(self, make: Callable[[], TargetSide]) -> TargetSide:
@@ -375,10 +374,47 @@ class Federation:
         probed = self.sort(present, parts[1], rows[len(present) :], failures) if probe else None
         return trained, probed
 
+    def are_many(self, round: int) -> bool:
+        """Whether so many sources take part that updates should be used up as they come."""
+        return are_many(len(self.participants(round)))
+
+    def gather_groups(
+        self,
+        round: int,
+        state: State,
+        use: Callable[[Gathered], T],
+        *,
+        with_target: bool = True,
+        objective: Objective = SUPERVISED,
+    ) -> tuple[Gathered, list[T]]:
+        """Training of all participants, used up in ``Groups``.
+
+        Returns:
+            What came back, with no vector but the target's, and what ``use`` made of each group.
+        """
+        present, failures = self.present(round, with_target=with_target)
+        trains: dict[str, Any] = {"objective": objective, "anchor": 0}
+        jobs = [
+            self.job(round, client, state, noise="size" if client == TARGET else "none", **trains)
+            for client in present
+        ]
+        groups = Groups(self, round, state, self._protected(jobs), use, with_target)
+        made = groups.run()
+        self.count_bytes(present, groups.believed)
+        return groups.gathered(failures | groups.failures()), made
+
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
         """A round of the sources' mean, the target watching."""
-        gathered, _ = self.gather(round, state, noise="none", with_target=False)
-        return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
+        if not self.are_many(round):
+            gathered, _ = self.gather(round, state, noise="none", with_target=False)
+            return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
+        use = partial(self._mean, fedavg=False)
+        gathered, made = self.gather_groups(round, state, use, with_target=False)
+        if not made:
+            return state, dict(gathered.failures)
+        counts, means = (torch.stack(column) for column in zip(*made, strict=True))
+        mean = (counts / counts.sum()).to(means.dtype) @ means
+        return state.moved(mean, self.new_buffers(state, gathered)), dict(gathered.failures)
 
     def averaged(self, state: State, gathered: Gathered, *, fedavg: bool = True) -> State:
         """The model moved by the mean of what came back: FedAvg's over all, or over the sources.
@@ -387,11 +423,16 @@ class Federation:
         """
         if not len(gathered.rows):
             return state
+        _, mean = self._mean(gathered, fedavg=fedavg)
+        return state.moved(mean, self.new_buffers(state, gathered))
+
+    def _mean(self, gathered: Gathered, *, fedavg: bool) -> tuple[Tensor, Tensor]:
+        """How much all that came back counts, and its mean."""
         counts = gathered.samples[1 if gathered.target is None else 0 :]
         if not self.settings.by_samples(fedavg=fedavg):
             counts = torch.ones_like(counts)
-        shares = (counts / counts.sum()).to(gathered.rows.dtype)
-        return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+        total = counts.sum()
+        return total, (counts / total).to(gathered.rows.dtype) @ gathered.rows
 
     def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
         """A model of one client after its own training; buffers as trained, or kept."""
