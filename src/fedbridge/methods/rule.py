@@ -280,7 +280,7 @@ def describe(
     record: Record, geometry: Geometry, mix: Mix | None, present: list[int], n_sources: int
 ) -> None:
     """Put what a person wants to see of a round into its record."""
-    whole = geometry.whole()
+    whole = replace(geometry, products=geometry.star).whole()
     record.cosine = listed(whole.cosine[0], present, n_sources)
     if whole.noise is not None:
         estimate = Estimate.of(whole)
