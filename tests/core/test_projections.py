@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge.core import projections
-from fedbridge.core.projections import MANY, nearest_in_cone, nearest_in_hull
+from fedbridge.core.gram import star
+from fedbridge.core.projections import (
+    MANY,
+    cone_point,
+    hull_point,
+    nearest_in_cone,
+    nearest_in_hull,
+)
+from fedbridge.core.sketch import ANGLES, Angles, joint_block
 
 
 def vectors(seed, n, m):
@@ -219,3 +227,62 @@ def test_a_thousand_equal_sources_share_about_equally():
     target, sources = vectors(5, 1, 50)
     shares = in_hull(target, sources.expand(1000, -1))
     assert 0.5e-3 < float(shares.min()) <= float(shares.max()) < 2e-3
+
+
+# Of very many sources only sketched angles are kept.
+
+
+def with_odd_ones(target, sources):
+    """A zero, multiples of the target and a pair of equals among the sources."""
+    odd = sources.clone()
+    odd[5], odd[7], odd[9], odd[11] = 0, 2 * target, -target, odd[12]
+    return target, odd
+
+
+SEEN = {
+    "something of the target": lambda t, s: (t, s + 0.3 * t),
+    "groups": lambda t, s: (t, (t + 1.5 * s[:10])[torch.arange(len(s)) % 10] + 0.1 * s),
+    "odd ones": with_odd_ones,
+    "all equal": lambda t, s: (t, (t + s[:1]).repeat(len(s), 1)),
+    "all parallel": lambda t, s: (t, t * torch.linspace(0.1, 3, len(s))[:, None]),
+    "no target": lambda t, s: (torch.zeros_like(t), s),
+    "nothing": lambda t, s: (t, torch.zeros_like(s)),
+    "the target itself": lambda t, s: (t, torch.cat((t[None], s))),
+    "opposed": lambda t, s: (t, 0.5 * s - t),
+    "20 directions": lambda t, s: (t, torch.randn(len(s), 20) @ s[:20] + 0.3 * t),
+    "near": lambda t, s: (t, t + 1e-4 * s),
+    "all scales": lambda t, s: (t, s * torch.logspace(-6, 6, len(s))[:, None]),
+}
+
+
+@pytest.mark.parametrize("point", [cone_point, hull_point])
+@pytest.mark.parametrize("case", SEEN)
+def test_sketched_angles_have_the_nearest_point_of_the_matrix_that_they_stand_for(case, point):
+    torch.manual_seed(0)
+    drawn = torch.randn(301, ANGLES + 500)
+    target, sources = SEEN[case](drawn[0], drawn[1:])
+    columns = slice(0, len(target))
+    seen = joint_block(target, sources, columns, star(target, sources, columns))
+    assert isinstance(seen, Angles)
+    gram = seen.gram()
+    found, apart = point(seen)
+    best, distance2 = point(gram)
+    assert bool((found >= 0).all())
+    if point is hull_point:
+        assert_close(found.sum(), 1.0)
+    size = float(gram[0, 0] + best @ gram[1:, 1:] @ best)
+    assert abs(float(apart - distance2)) <= 1e-9 * size
+    mixture = torch.cat((torch.tensor([-1.0], dtype=torch.float64), found))
+    assert abs(float(mixture @ gram @ mixture) - float(distance2)) <= 1e-9 * size
+
+
+def test_sketched_angles_need_one_matrix_besides_their_own(monkeypatch):
+    """Where the guess settles, which is the rule, products among sources are never written out."""
+    torch.manual_seed(0)
+    drawn = torch.randn(401, ANGLES + 500)
+    columns = slice(0, drawn.shape[1])
+    seen = joint_block(drawn[0], drawn[1:], columns, star(drawn[0], drawn[1:], columns))
+    monkeypatch.setattr(Angles, "gram", None)
+    assert float(hull_point(seen)[1]) > 0
+    assert float(cone_point(seen)[1]) > 0
+    assert seen.cosines.dtype == torch.float32

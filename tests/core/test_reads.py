@@ -1,5 +1,9 @@
 """A rule says what it reads of a round; no more is measured, and nothing comes out otherwise."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import RULES, assert_close, assert_near, random_round, tensor
@@ -167,12 +171,51 @@ def test_sketched_cosines_have_no_bias(monkeypatch):
     found = []
     for width in range(600, 1400):
         wide = torch.nn.functional.pad(rows, (0, width - 600))
-        out = torch.empty(4, 4, dtype=torch.float64)
         seen = wide[0] @ wide[0], wide[1:] @ wide[0], wide[1:].square().sum(1)
-        sketch.sketched_gram(wide[0], wide[1:], slice(0, width), seen, out=out)
+        out = sketch.joint_block(wide[0], wide[1:], slice(0, width), seen).gram()
         found.append(out[1, 2] - out[0, 1] * out[0, 2] / out[0, 0])
     ratio = torch.stack(found) / exact
     assert abs(float(ratio.mean()) - 1) < 4 * float(ratio.std()) / len(found) ** 0.5 + 0.01
+
+
+def test_short_blocks_beside_sketched_ones_add_up_and_rescale_like_the_exact_matrix():
+    """Whatever is sketched, products with the target and lengths are exact, block by block."""
+    sizes = [30, 2 * sketch.ANGLES]
+    target, sources, _ = many(n=EXACT + 5, m=sum(sizes))
+    factors = torch.rand(EXACT + 5, dtype=torch.float64) + 0.5
+    some, every = (
+        measure(target, sources, Blocks.of_sizes(sizes), reads=reads).rescaled(factors)
+        for reads in ("sketched", "all")
+    )
+    assert_close(some.gram[0], every.gram[0], rtol=1e-9)
+    for change in (lambda seen: seen, lambda seen: seen.whole()):
+        few, all_ = change(some), change(every)
+        assert_close(few.source2, all_.source2, rtol=1e-7)
+        assert_close(few.inner, all_.inner, rtol=1e-6, atol=1e-4)
+        lengths = all_.source2.sqrt()
+        error = (few.source_gram - all_.source_gram) / lengths[:, None] / lengths[:, :, None]
+        assert float(error.abs().max()) < 6 / sketch.ANGLES**0.5
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells peaks")
+@pytest.mark.parametrize(("n", "m"), [(200, 222_130), (1000, 44_426)])
+def test_joint_rules_take_little_more_memory_than_the_updates(n, m):
+    """The peak of a process of its own, beyond the resulting vector."""
+    told = subprocess.run(
+        [sys.executable, "-c", MEMORY.format(n=n, m=m)], capture_output=True, check=True, text=True
+    )
+    shares = [float(share) for share in told.stdout.split()]
+    assert len(shares) == len(JOINT)
+    assert max(shares) < 0.055
+
+
+MEMORY = """
+import torch
+torch.set_num_threads(1)
+from fedbridge.workflows.bench import Updates
+updates = Updates({n}, {m})
+print(*(updates.extra_memory(rule) for rule in ("fedda-joint", "fedgp-joint")))
+"""
 
 
 @pytest.mark.parametrize("rule", JOINT)

@@ -14,6 +14,7 @@ import fedbridge as fb
 from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.data.preparing import AddNoise
+from fedbridge.federation import groups
 from fedbridge.flower import FedBridgeStrategy
 from fedbridge.methods import finetune
 from fedbridge.models import build_model
@@ -94,6 +95,13 @@ def test_every_method_that_travels(name, tmp_path):
 )
 def test_every_option_that_a_local_run_takes(method, options, tmp_path):
     assert_same(both(blobs(target_rows=24), method, tmp_path, rounds=3, **options))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedda", "fedgp-auto"])
+def test_sources_so_many_that_updates_are_used_in_groups(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "GROUP", 3)
+    options = {"warmup": 1, "dropout": 0.2}
+    assert_same(both(blobs(target_rows=24, sources=8), method, tmp_path, **options))
 
 
 @pytest.mark.parametrize("method", ["fedda", "auto"])

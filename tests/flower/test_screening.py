@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbridge.base.errors import OptionError
-from fedbridge.federation.federation import length_of, screen_lengths
+from fedbridge.federation.lengths import length_of, screen_lengths
 from fedbridge.flower.messages import ReplyError, read_result, train_reply
 from fedbridge.flower.privacy import LocalPrivacy, release
 from fedbridge.flower.screening import (

@@ -21,10 +21,10 @@ from torch import Tensor
 from fedbridge.base.errors import NoiseUndefinedError, NonFiniteError, OptionError, ShapeError
 from fedbridge.core.blocks import Blocks
 from fedbridge.core.gram import Workspace, reliable_gram, star
-from fedbridge.core.sketch import sketched_gram
+from fedbridge.core.sketch import Angles, Columns, joint_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Reads = Literal["shares", "target", "sketched", "all"]
 """What a rule reads of a round: nothing but the sources' shares; how long every source is and how
@@ -50,6 +50,36 @@ class Star:
     def whole(self) -> Star:
         """All blocks as one."""
         return Star(*(part.sum(0, keepdim=True) for part in vars(self).values()))
+
+    @staticmethod
+    def joined(parts: Sequence[Star]) -> Star:
+        """The sources of several, which were measured against the same target."""
+        inner, source2 = (
+            torch.cat([getattr(part, name) for part in parts], dim=1)
+            for name in ("inner", "source2")
+        )
+        return Star(parts[0].target2, inner, source2)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The same, and for each of K blocks what stands for the products among very many sources."""
+
+    star: Star
+    blocks: tuple[Angles | Columns, ...]
+
+    def rescaled(self, factors: Tensor) -> Joint:
+        """With every source multiplied by its factor (N,)."""
+        scaled = (block.rescaled(factors) for block in self.blocks)
+        return Joint(self.star.rescaled(factors), tuple(scaled))
+
+    def whole(self) -> Tensor:
+        """(1, N+1, N+1) all blocks as one: their products simply add up."""
+        first, *others = self.blocks
+        total = first.gram()
+        for block in others:
+            total += block.gram()
+        return total[None]
 
 
 @dataclass(frozen=True)
@@ -104,8 +134,8 @@ class Geometry:
 
     Attributes:
         blocks: the blocks that were measured; one for the whole model.
-        products: (K, N+1, N+1) inner products in float64, the target first; those with
-            the target alone; or None where nothing was measured.
+        products: (K, N+1, N+1) inner products in float64, the target first; what stands for them
+            of very many sources; those with the target alone; or None where nothing was measured.
         weights: (N,) share of each source in a mean over sources; adds up to 1.
         samples: the sample counts as given, (N,) or (N+1,) with the target first; None for none.
         noise: the target's noise, None when undefined.
@@ -113,7 +143,7 @@ class Geometry:
     """
 
     blocks: Blocks
-    products: Tensor | Star | None
+    products: Tensor | Joint | Star | None
     weights: Tensor
     samples: Tensor | None = None
     noise: Noise | None = None
@@ -127,9 +157,23 @@ class Geometry:
     @property
     def gram(self) -> Tensor:
         """(K, N+1, N+1) all inner products, the target first."""
-        if not isinstance(self.products, Tensor):
+        if isinstance(self.products, Tensor):
+            return self.products
+        return torch.stack([block.gram() for block in self._joint.blocks])
+
+    @property
+    def _joint(self) -> Joint:
+        if not isinstance(self.products, Joint):
             raise _not_measured("products among sources")
         return self.products
+
+    def pairs(self) -> Iterator[Tensor | Angles]:
+        """Block by block what a joint rule works on: products (N+1, N+1), or sketched angles."""
+        if isinstance(self.products, Tensor):
+            yield from self.products
+            return
+        for block in self._joint.blocks:
+            yield block if isinstance(block, Angles) else block.gram()
 
     @property
     def star(self) -> Star:
@@ -138,6 +182,8 @@ class Geometry:
             raise _not_measured("lengths and products with the target")
         if isinstance(self.products, Star):
             return self.products
+        if isinstance(self.products, Joint):
+            return self.products.star
         gram = self.products
         return Star(gram[:, 0, 0], gram[:, 0, 1:], gram.diagonal(dim1=1, dim2=2)[:, 1:])
 
@@ -220,11 +266,11 @@ class Geometry:
                 covariance=_rescaled(noise.covariance, factors),
                 whole_covariance=_rescaled(noise.whole_covariance, factors),
             )
-        if isinstance(seen, Star):
-            seen = seen.rescaled(factors)
-        elif seen is not None:
+        if isinstance(seen, Tensor):
             scale = torch.cat((factors.new_ones(1), factors))
             seen = seen * scale[:, None] * scale
+        elif seen is not None:
+            seen = seen.rescaled(factors)
         return replace(self, products=seen, noise=noise)
 
     def whole(self) -> Geometry:
@@ -233,7 +279,7 @@ class Geometry:
             return self
         seen = self.products
         if seen is not None:
-            seen = seen.whole() if isinstance(seen, Star) else seen.sum(0, keepdim=True)
+            seen = seen.sum(0, keepdim=True) if isinstance(seen, Tensor) else seen.whole()
         return replace(
             self,
             blocks=Blocks.whole(self.blocks.total),
@@ -308,7 +354,7 @@ def measure(
 
 def _products(
     target: Tensor, sources: Tensor, blocks: Blocks, reads: Reads
-) -> Tensor | Star | None:
+) -> Tensor | Joint | Star | None:
     """The inner products that somebody reads, block by block."""
     if reads == "shares":
         check_finite(target, sources, blocks)
@@ -321,13 +367,13 @@ def _products(
     found = Star(*(torch.stack(part) for part in zip(*seen, strict=True)))
     if reads == "target" or not _all_finite(found):
         return found
-    gram = torch.empty((len(blocks), *[len(sources) + 1] * 2), dtype=torch.float64)
-    for each, columns, lengths in zip(gram, blocks.slices(), seen, strict=True):
-        sketched_gram(target, sources, columns, lengths, out=each)
-    return gram
+    pairs = zip(blocks.slices(), seen, strict=True)
+    return Joint(found, tuple(joint_block(target, sources, *pair) for pair in pairs))
 
 
-def _all_finite(products: Tensor | Star | None) -> bool:
+def _all_finite(products: Tensor | Joint | Star | None) -> bool:
+    if isinstance(products, Joint):
+        return True  # lengths were, before anything was made of them
     parts = vars(products).values() if isinstance(products, Star) else (products,)
     return all(bool(part.isfinite().all()) for part in parts if part is not None)
 

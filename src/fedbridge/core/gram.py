@@ -32,6 +32,9 @@ RUN = 512
 WORKSPACE = 2**20
 """Entries of the workspace that holds a panel: 4 MB in float32, whatever the model."""
 
+BAND = 64
+"""Rows of many whose products are taken at a time, since half of the products are the others."""
+
 SHORT = 2**16
 """Columns below which a block is measured in float64 throughout."""
 
@@ -107,10 +110,20 @@ def gram(
 ) -> Tensor:
     """Gram matrix, in float64, of the rows of all ``matrices`` over ``columns``.
 
-    Products inside a run are taken in ``dtype``, sums over runs always in float64.
+    Products inside a run are taken in ``dtype``, sums over runs always in float64. Of many rows
+    those below the diagonal are taken, and mirrored.
     """
     panels = _panels(matrices, columns, dtype, workspace or Workspace())
-    return _sum(torch.bmm(panel, panel.mT) for panel in panels)
+    rows = sum(matrix.shape[0] for matrix in matrices)
+    if rows <= BAND:
+        return _sum(torch.bmm(panel, panel.mT) for panel in panels)
+    total = torch.zeros((rows, rows), dtype=torch.float64)
+    for panel in panels:
+        for first in range(0, rows, BAND):
+            end = min(first + BAND, rows)
+            products = torch.bmm(panel[:, first:end], panel[:, :end].mT)
+            total[first:end, :end] += products.sum(0, dtype=torch.float64).cpu()
+    return total.tril_().add_(total.tril(-1).T)
 
 
 def inner(left: Tensor, right: Tensor, columns: slice) -> Tensor:
@@ -122,8 +135,11 @@ def inner(left: Tensor, right: Tensor, columns: slice) -> Tensor:
 
 def _sum(products: Iterable[Tensor]) -> Tensor:
     """Add up the products of all runs of all panels, in float64, on the CPU."""
-    first, *others = (product.sum(0, dtype=torch.float64) for product in products)
-    return sum(others, start=first).cpu()
+    sums = (product.sum(0, dtype=torch.float64) for product in products)
+    total = next(sums)
+    for more in sums:
+        total += more
+    return total.cpu()
 
 
 def reliable_gram(

@@ -9,11 +9,14 @@ and the active-set method only confirms them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedbridge.core.sketch import TILE, Angles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +34,12 @@ MANY = 64
 
 PIVOTS = 100
 """Steps after which a guess that does not settle is given up; a dozen is much."""
+
+NEARLY, SETTLED = 1e-9, 1e-12
+"""The gain that counts where angles are sketched, and the residual at which solutions are exact."""
+
+REFINED = 20
+"""Corrections after which a solution in few digits is given up; three are usual."""
 
 
 def nearest_in_cone(gram: Tensor, cross: Tensor) -> Tensor:
@@ -63,7 +72,8 @@ def _active_set(gram: Array, cross: Array) -> Array:
     leaves. The bound on the rounds only matters to rounding: every round is a feasible point and
     none is worse than the one before. In numpy, whose overhead on tiny arrays is far smaller.
     """
-    solution = _pivoted(gram, cross) if len(cross) >= MANY else np.zeros_like(cross)
+    guessed = _pivoted(_Dense(gram), cross, TOLERANCE) if len(cross) >= MANY else None
+    solution = np.zeros_like(cross) if guessed is None else guessed
     active = solution > 0
     for _ in range(3 * len(cross)):
         gain = np.where(active, -np.inf, cross - gram @ solution)
@@ -86,11 +96,18 @@ def _active_set(gram: Array, cross: Array) -> Array:
     return solution
 
 
-def _pivoted(gram: Array, cross: Array) -> Array:
+class _Matrix(Protocol):
+    """A positive definite matrix of unit diagonal."""
+
+    def solve(self, inside: NDArray[np.intp], cross: Array) -> tuple[Array, Array] | None:
+        """The solution with only these coefficients, and the matrix times it; None if it fails."""
+
+
+def _pivoted(matrix: _Matrix, cross: Array, tolerance: float) -> Array | None:
     """The same problem by block principal pivoting: all of the wrong sign change sides at once.
 
     With the backup rule of Júdice and Pires (only the last one, when their number does not fall)
-    it ends; zeros if rounding keeps it from that, from where the active set is built one by one.
+    it ends; None if rounding keeps it from that.
 
     Portugal, Júdice, Vicente: A comparison of block pivoting and interior-point algorithms for
     linear least squares problems with nonnegative variables, Mathematics of Computation 1994.
@@ -98,18 +115,11 @@ def _pivoted(gram: Array, cross: Array) -> Array:
     active = cross > 0
     fewest, patience = len(cross) + 1, 3
     for _ in range(PIVOTS):
-        inside = np.flatnonzero(active)
-        solution = np.zeros_like(cross)
-        part = torch.from_numpy(
-            gram.copy() if len(inside) == len(gram) else gram[np.ix_(inside, inside)]
-        )
-        failed = torch.empty((), dtype=torch.int32)
-        torch.linalg.cholesky_ex(part, out=(part, failed))
-        if failed:
-            break
-        wanted = torch.from_numpy(cross[inside, None])
-        solution[inside] = torch.cholesky_solve(wanted, part)[:, 0].numpy()
-        wrong = np.where(active, solution <= 0, cross - gram @ solution > TOLERANCE)
+        solved = matrix.solve(np.flatnonzero(active), cross)
+        if solved is None:
+            return None
+        solution, image = solved
+        wrong = np.where(active, solution <= 0, cross - image > tolerance)
         count = int(wrong.sum())
         if not count:
             return solution
@@ -120,7 +130,101 @@ def _pivoted(gram: Array, cross: Array) -> Array:
         else:
             wrong[: np.flatnonzero(wrong)[-1]] = False
         active ^= wrong
-    return np.zeros_like(cross)
+    return None
+
+
+def _factored(part: Tensor) -> bool:
+    """Put the Cholesky factor of a matrix in its place; whether there is one."""
+    failed = torch.empty((), dtype=torch.int32)
+    torch.linalg.cholesky_ex(part.mT, out=(part.mT, failed))
+    return not failed
+
+
+class _Dense:
+    """A matrix as it is."""
+
+    def __init__(self, gram: Array) -> None:
+        self.gram = gram
+
+    def solve(self, inside: NDArray[np.intp], cross: Array) -> tuple[Array, Array] | None:
+        """By its Cholesky factor."""
+        gram, solution = self.gram, np.zeros_like(cross)
+        part = torch.from_numpy(
+            gram.copy() if len(inside) == len(gram) else gram[np.ix_(inside, inside)]
+        )
+        if not _factored(part):
+            return None
+        wanted = torch.from_numpy(cross[inside, None])
+        solution[inside] = torch.cholesky_solve(wanted, part.mT)[:, 0].numpy()
+        return solution, gram @ solution
+
+
+class _Sketched:
+    """``diag(s) C diag(s) + V Vᵀ`` with cosines C, which is never built but for its factor.
+
+    That is taken in float32, in the one matrix that is needed besides C, and solutions are refined
+    with residuals in float64. (torch would copy the factor for every solution, scipy does not.)
+    """
+
+    def __init__(self, angles: Angles, scale: Tensor, base: Tensor) -> None:
+        self.angles, self.scale, self.base = angles, scale, base
+        self.room = torch.empty(angles.cosines.numel())
+
+    def solve(self, inside: NDArray[np.intp], cross: Array) -> tuple[Array, Array] | None:
+        """By a factor of few digits, corrected until the residual is rounding."""
+        from scipy.linalg import cho_solve  # type: ignore[import-untyped]
+
+        part = self._part(torch.from_numpy(inside))
+        if not _factored(part):
+            return None
+        solution, image = torch.zeros_like(self.scale), torch.zeros_like(self.scale)
+        wanted = torch.from_numpy(cross[inside])
+        before = math.inf
+        for _ in range(REFINED):
+            residual = wanted - image[inside]
+            error = float(residual.abs().max()) if len(residual) else 0.0
+            if error <= SETTLED:
+                return solution.numpy(), image.numpy()
+            if not error < before / 2:
+                return None
+            before = error
+            right = (residual / error).float().numpy()
+            more = cho_solve((part.numpy().T, True), right, check_finite=False)
+            solution[inside] += error * torch.from_numpy(more).double()
+            image = self._times(solution)
+        return None
+
+    def _times(self, vector: Tensor) -> Tensor:
+        beside = self.scale * self.angles.times(self.scale * vector)
+        return beside + self.base @ (self.base.T @ vector)
+
+    def _part(self, inside: Tensor) -> Tensor:
+        """Rows and columns of the matrix, in float32."""
+        count = len(inside)
+        part = self.room[: count * count].view(count, count)
+        scale, base = self.scale[inside].float(), self.base[inside].float()
+        room = torch.empty((TILE, len(self.scale)))
+        for rows, out in zip(inside.split(TILE), part.split(TILE), strict=True):
+            of_rows = torch.index_select(self.angles.cosines, 0, rows, out=room[: len(rows)])
+            torch.index_select(of_rows, 1, inside, out=out)
+        part.mul_(scale).mul_(scale[:, None]).addmm_(base, base.T)
+        part.fill_diagonal_(1.0)
+        return part
+
+
+def _in_sketched_cone(angles: Angles, beside: Tensor, base: Tensor, cross: Tensor) -> Tensor | None:
+    """``argmin_{c ≥ 0} cᵀ M c − 2 crossᵀ c`` of ``M = diag(beside) C diag(beside) + base baseᵀ``.
+
+    None where few digits do not do.
+    """
+    lengths = (beside.square() + base.square().sum(1)).sqrt()
+    usable = lengths > 0
+    scale = torch.where(usable, lengths, 1.0)
+    height = (cross / scale).abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+    wanted = torch.where(usable, cross / scale / height, -1.0)
+    matrix = _Sketched(angles, beside / scale, base / scale[:, None])
+    solution = _pivoted(matrix, wanted.numpy(), NEARLY)
+    return None if solution is None else torch.from_numpy(solution) * height / scale
 
 
 def _solve(gram: Array, cross: Array, active: NDArray[np.bool_]) -> Array:
@@ -145,3 +249,50 @@ def nearest_in_hull(difference_gram: Tensor) -> Tensor:
         return at_target / at_target.sum()
     shares = _in_cone((difference_gram / nearest).add_(1.0), torch.ones_like(distance2))
     return shares / shares.sum()
+
+
+def cone_point(seen: Tensor | Angles) -> tuple[Tensor, Tensor]:
+    """Coefficients of the cone's point nearest to the target, and the squared distance to it.
+
+    ``seen`` holds all products (N+1, N+1), the target's first, or sketched angles.
+    """
+    if isinstance(seen, Angles):
+        along, beside = seen.along, seen.beside
+        found = _in_sketched_cone(seen, beside, along[:, None], seen.inner)
+        if found is None:
+            return cone_point(seen.gram())
+        short = found * beside
+        return found, (seen.length - along @ found).square() + short @ seen.times(short)
+    inner = seen[0, 1:]
+    cone = nearest_in_cone(seen[1:, 1:], inner)
+    apart = seen[0, 0] - 2.0 * (cone * inner).sum() + _quadratic(seen[1:, 1:], cone)
+    return cone, apart.clamp(min=0.0)
+
+
+def hull_point(seen: Tensor | Angles) -> tuple[Tensor, Tensor]:
+    """Shares of the hull's point nearest to the target, and the squared distance to it.
+
+    ``seen`` as for ``cone_point``.
+    """
+    if isinstance(seen, Angles):
+        beside, ahead = seen.beside, seen.along - seen.length
+        nearest = (ahead.square() + beside.square()).min().sqrt()
+        found = None
+        if bool(nearest > 0):
+            base = torch.stack((ahead / nearest, torch.ones_like(ahead)), dim=1)
+            found = _in_sketched_cone(seen, beside / nearest, base, torch.ones_like(ahead))
+        if found is None:
+            return hull_point(seen.gram())
+        shares = found / found.sum()
+        short = shares * beside
+        return shares, (ahead @ shares).square() + short @ seen.times(short)
+    inner = seen[0, 1:]
+    difference = (seen[1:, 1:] - inner[:, None]).sub_(inner).add_(seen[0, 0])
+    shares = nearest_in_hull(difference)
+    return shares, _quadratic(difference, shares).clamp(min=0.0)
+
+
+def _quadratic(gram: Tensor, vector: Tensor) -> Tensor:
+    """``vᵀ G v``."""
+    found: Tensor = torch.einsum("n,nm,m->", vector, gram, vector)
+    return found

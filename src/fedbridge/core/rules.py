@@ -23,9 +23,9 @@ A new rule is a function of about ten lines with ``@rule("name")``; ``docs/new-r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from fedbridge.base.errors import NoiseUndefinedError, OptionError, ShapeError
 from fedbridge.base.options import check_choice, check_flag, check_number
 from fedbridge.core.checks import check_beta
 from fedbridge.core.geometry import Geometry, divide
-from fedbridge.core.projections import RIDGE, nearest_in_cone, nearest_in_hull
+from fedbridge.core.projections import RIDGE, cone_point, hull_point
 from fedbridge.core.rulebook import (
     AnyRule,
     CoordinateRule,
@@ -47,6 +47,9 @@ from fedbridge.core.rulebook import (
     resolve,
     rule,
 )
+
+if TYPE_CHECKING:
+    from fedbridge.core.sketch import Angles
 
 __all__ = [
     "AnyRule",
@@ -192,9 +195,7 @@ def fedda_joint(geometry: Geometry) -> Mix:
     ``wᵀ A w − 2 σ̂² Σ w`` over ``w ≥ 0, Σ w ≤ 1`` with ``A_ij = ⟨g_i − ḡ, g_j − ḡ⟩``, since for any
     b the best point of the hull is the nearest one. ``weights`` play no part.
     """
-    difference = geometry.difference_gram
-    shares = torch.stack([nearest_in_hull(block) for block in difference])
-    apart = torch.einsum("kn,knm,km->k", shares, difference, shares).clamp(min=0.0)
+    shares, apart = _of_blocks(hull_point, geometry)
     b = shrinkage(geometry.require_noise().sigma2, apart)
     return Mix(1.0 - b, b[:, None] * shares, b[:, None] * shares)
 
@@ -211,15 +212,12 @@ def fedgp_joint(geometry: Geometry, *, correct_noise: bool = False) -> Mix:
         correct_noise: p moves with ḡ and inherits the noise v inside the span of the sources in
             use; b = min(1, (σ̂² − v) / ‖ḡ − p‖²) takes that into account.
     """
-    gram, inner = geometry.source_gram, geometry.inner
-    cone = torch.stack([nearest_in_cone(g, h) for g, h in zip(gram, inner, strict=True)])
-    apart = geometry.target2 - 2.0 * (cone * inner).sum(1)
-    apart = (apart + torch.einsum("kn,knm,km->k", cone, gram, cone)).clamp(min=0.0)
+    cone, apart = _of_blocks(cone_point, geometry)
     sigma2 = geometry.require_noise().sigma2
     if correct_noise:
         sigma2 = (sigma2 - _noise_in_span(geometry, cone > 0)).clamp(min=0.0)
     b = shrinkage(sigma2, apart)
-    parts = cone * inner.clamp(min=0.0)
+    parts = cone * geometry.inner.clamp(min=0.0)
     beta = b[:, None] * divide(parts, parts.sum(1, keepdim=True))
     return Mix(1.0 - b, b[:, None] * cone, beta)
 
@@ -331,6 +329,14 @@ def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
     """``b = min(1, σ²/D)``; 0 without noise, 1 for a noisy target at distance 0."""
     ratio = sigma2 / torch.where(distance2 > 0, distance2, torch.finfo(torch.float64).tiny)
     return ratio.clamp(max=1.0)
+
+
+def _of_blocks(
+    point: Callable[[Tensor | Angles], tuple[Tensor, Tensor]], geometry: Geometry
+) -> tuple[Tensor, Tensor]:
+    """(K, N) the mixture of sources that is nearest in every block, and (K,) how far it is."""
+    mixtures, apart = zip(*(point(block) for block in geometry.pairs()), strict=True)
+    return torch.stack(mixtures), torch.stack(apart)
 
 
 def _scoped(geometry: Geometry, scope: str) -> Geometry:

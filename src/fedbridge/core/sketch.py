@@ -12,7 +12,7 @@ measure. The product of two independent halves has no bias at all: ``E ⟨R₁a,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,14 @@ CHUNK = 2**16
 ROOM = 2**18
 """Entries of the rows that are pressed at a time, for the same reason."""
 
+TILE = 32
+"""Rows of a matrix of many sources that are worked on at a time."""
+
 ANGLES = 2048
 """Numbers that stand for a source's direction where there are too many to compare exactly."""
+
+SLICES = 4
+"""Parts in which these numbers are made, so that all sources' are never in memory at once."""
 
 ROUNDING = 1e-5
 """How much is taken off a sketched cosine, so that float32 leaves a positive definite matrix."""
@@ -104,50 +110,140 @@ def _mixed_seed(seed: int, index: int, half: int) -> int:
     return mixed >> 1
 
 
-def sketched_gram(
-    target: Tensor,
-    sources: Tensor,
-    columns: slice,
-    seen: tuple[Tensor, Tensor, Tensor],
-    *,
-    out: Tensor,
-) -> None:
-    """Gram matrix (N+1, N+1) of many vectors, target first: exact but for angles among sources.
+@dataclass(frozen=True)
+class Angles:
+    """Products of very many sources in one block, the target's and their own: exact but for angles.
 
     With ``t̂`` the target's direction, ``g_i = α_i t̂ + r_i`` and ``⟨g_i, g_j⟩ = α_i α_j +
-    ‖r_i‖ ‖r_j‖ cos(r_i, r_j)``. All but the cosines is known exactly (``seen``, what ``star``
-    measures), so lengths and products with the target are exact, and only the cosines of what is
-    left beside the target come from sketches of ``ANGLES`` numbers, off by about ``1/√ANGLES``.
-    The matrix stays positive semidefinite: it is one of real vectors. Short blocks are exact.
+    ‖r_i‖ ‖r_j‖ cos(r_i, r_j)``. All but the cosines is known exactly, so lengths and products with
+    the target are; only the cosines of what is left beside the target come from sketches of
+    ``ANGLES`` numbers, off by about ``1/√ANGLES``. They are those of real vectors, so that the
+    matrix is positive semidefinite, and they are all that is kept of N² numbers: in float32.
+
+    Attributes:
+        target2: ``‖t‖²``.
+        inner: (N,) ``⟨t, g_i⟩``.
+        source2: (N,) ``‖g_i‖²``.
+        cosines: (N, N) ``cos(r_i, r_j)``.
     """
-    target2, inner, source2 = seen
+
+    target2: Tensor
+    inner: Tensor
+    source2: Tensor
+    cosines: Tensor
+
+    @property
+    def length(self) -> Tensor:
+        """``‖t‖``."""
+        return self.target2.sqrt()
+
+    @property
+    def along(self) -> Tensor:
+        """(N,) ``α_i``."""
+        return _along(self.target2, self.inner)
+
+    @property
+    def beside(self) -> Tensor:
+        """(N,) ``‖r_i‖``."""
+        return (self.source2 - self.along.square()).clamp(min=0.0).sqrt()
+
+    def times(self, vector: Tensor) -> Tensor:
+        """The cosines' matrix times a vector (N,), with sums in float64."""
+        room = torch.empty((TILE, len(vector)), dtype=torch.float64)
+        found = torch.empty_like(vector)
+        for tile, out in zip(self.cosines.split(TILE), found.split(TILE), strict=True):
+            torch.mv(room[: len(tile)].copy_(tile), vector, out=out)
+        return found
+
+    def rescaled(self, factors: Tensor) -> Angles:
+        """With every source multiplied by its factor (N,), which is above 0."""
+        scaled = self.inner * factors, self.source2 * factors * factors
+        return Angles(self.target2, *scaled, self.cosines)
+
+    def gram(self) -> Tensor:
+        """(N+1, N+1) all products in float64, the target first."""
+        gram = torch.empty([len(self.inner) + 1] * 2, dtype=torch.float64)
+        among = gram[1:, 1:].copy_(self.cosines)
+        among.mul_(self.beside).mul_(self.beside[:, None]).addr_(self.along, self.along)
+        among.diagonal().copy_(self.source2)
+        gram[0, 0] = self.target2
+        gram[0, 1:] = gram[1:, 0] = self.inner
+        return gram
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A block so short that its products are taken exactly, when somebody reads them.
+
+    Attributes:
+        target: (w,) the target's entries.
+        sources: (N, w) the sources'.
+    """
+
+    target: Tensor
+    sources: Tensor
+
+    def rescaled(self, factors: Tensor) -> Columns:
+        """With every source multiplied by its factor (N,)."""
+        return Columns(self.target, self.sources.to("cpu", torch.float64) * factors[:, None])
+
+    def gram(self) -> Tensor:
+        """(N+1, N+1) all products in float64, the target first."""
+        return reliable_gram((self.target[None], self.sources), slice(0, len(self.target)))
+
+
+def joint_block(
+    target: Tensor, sources: Tensor, columns: slice, seen: tuple[Tensor, Tensor, Tensor]
+) -> Angles | Columns:
+    """What stands for the products among very many sources in one block.
+
+    ``seen`` is what ``star`` measures: ``‖t‖²``, ``⟨t, g_i⟩`` and ``‖g_i‖²``.
+    """
     if columns.stop - columns.start <= ANGLES:
-        out.copy_(reliable_gram((target[None], sources), columns))
-        return
-    length = target2.sqrt()
-    along = inner / length if bool(length > 0) else torch.zeros_like(inner)
-    beside = (source2 - along.square()).clamp(min=0.0).sqrt()
+        return Columns(target[columns].clone(), sources[:, columns].clone())
+    target2, inner, source2 = seen
     count = columns.stop - columns.start
     rms = torch.cat((target2[None], source2)).div(count).sqrt()
     safe = ((rms >= SAFE_RMS[0]) & (rms <= SAFE_RMS[1])) | (rms == 0)
     single = target.dtype == sources.dtype == torch.float32 and bool(safe.all())
     pressed = _Folding(count, torch.float32 if single else torch.float64, sources.device)
-    own = pressed(target[None, columns]) / (length if bool(length > 0) else 1.0)
-    units = torch.empty((len(sources), ANGLES), dtype=torch.float32, device=pressed.device)
-    few = max(1, ROOM // ANGLES)
-    for first in range(0, len(sources), few):
-        some = slice(first, first + few)
-        rest = pressed(sources[some, columns]) - along[some, None].to(own) * own
-        units[some] = rest / rest.norm(dim=1, keepdim=True).clamp(min=torch.finfo(rest.dtype).tiny)
-    cosines = out[1:, 1:]
-    for first in range(0, len(sources), few):  # one triangle, and its mirror image
-        some = slice(first, first + few)
-        cosines[first:, some] = units[first:] @ units[some].T
-        cosines[some, first:] = cosines[first:, some].T
-    cosines.mul_(1.0 - ROUNDING).mul_(beside).mul_(beside[:, None]).addr_(along, along)
-    cosines.diagonal().copy_(source2)
-    out[0, 0] = target2
-    out[0, 1:] = out[1:, 0] = inner
+    angles = Angles(target2, inner, source2, torch.zeros([len(sources)] * 2, device=pressed.device))
+    per_length = torch.where(angles.beside > 0, 1.0 / angles.beside, 0.0)
+    share = _along(target2, angles.along)
+    buckets = ANGLES // SLICES
+    room = torch.empty((len(sources) + 1, buckets), dtype=pressed.dtype, device=pressed.device)
+    for first in range(0, ANGLES, buckets):
+        own, rest = room[:1], room[1:]
+        pressed(target[None, columns], first, out=own)
+        pressed(sources[:, columns], first, out=rest)
+        rest.addr_(share.to(rest), own[0], alpha=-1.0).mul_(per_length.to(rest)[:, None])
+        _add_products(rest.float(), angles.cosines)
+    _normalise(angles.cosines)
+    return replace(angles, cosines=angles.cosines.cpu())
+
+
+def _along(target2: Tensor, inner: Tensor) -> Tensor:
+    """Inner products with the target's direction; 0 where it has none."""
+    return inner / target2.sqrt() if bool(target2 > 0) else torch.zeros_like(inner)
+
+
+def _add_products(rows: Tensor, total: Tensor) -> None:
+    """Add the products of the rows to the lower triangle of a matrix, some columns at a time."""
+    for first in range(0, len(rows), TILE):
+        some = slice(first, first + TILE)
+        total[first:, some].addmm_(rows[first:], rows[some].T)
+
+
+def _normalise(cosines: Tensor) -> None:
+    """Make cosines of the products in a lower triangle, and mirror it."""
+    per_length = 1.0 / cosines.diagonal().sqrt().clamp(min=torch.finfo(cosines.dtype).tiny)
+    for first in range(0, len(cosines), TILE):
+        some = slice(first, first + TILE)
+        tile = cosines[first:, some].mul_(per_length[some]).mul_(per_length[first:, None])
+        square = tile.mul_(1.0 - ROUNDING)[:TILE]
+        square.copy_(square.tril() + square.tril(-1).T)
+        cosines[some, first + TILE :] = tile[TILE:].T
+    cosines.fill_diagonal_(1.0)
 
 
 class _Folding:
@@ -166,15 +262,16 @@ class _Folding:
         runs = -(-width // ANGLES)
         self.shifts: list[int] = torch.randint(ANGLES, (runs,), generator=chance).tolist()
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Sketches (r, ANGLES) of some rows."""
-        pressed = torch.zeros((len(rows), ANGLES), dtype=self.dtype, device=self.device)
-        for start, shift in zip(range(0, rows.shape[1], ANGLES), self.shifts, strict=True):
-            turn = start + ANGLES - shift
-            for first, end, place in ((start, turn, shift), (turn, start + ANGLES, 0)):
-                columns = slice(first, min(end, rows.shape[1]))
-                signs = self.signs[columns]
-                if len(signs):
-                    part = rows[:, columns].to(self.device, self.dtype)
-                    pressed[:, place : place + len(signs)].addcmul_(part, signs)
-        return pressed
+    def __call__(self, rows: Tensor, bucket: int, *, out: Tensor) -> None:
+        """Sketches of some rows, from a bucket on as many as there is room for in ``out``."""
+        few = max(1, ROOM // out.shape[1])
+        last = bucket + out.shape[1]
+        for part, pressed in zip(rows.split(few), out.zero_().split(few), strict=True):
+            for start, shift in zip(range(0, rows.shape[1], ANGLES), self.shifts, strict=True):
+                for turn in (start - shift, start - shift + ANGLES):
+                    first = max(start, turn + bucket)
+                    end = min(start + ANGLES, turn + last, rows.shape[1])
+                    if first < end:
+                        place = slice(first - turn - bucket, end - turn - bucket)
+                        own = part[:, first:end].to(self.device, self.dtype)
+                        pressed[:, place].addcmul_(own, self.signs[first:end])

@@ -67,9 +67,12 @@ class Engine(Protocol):
         probes: whether clients can be asked for gradients; training loops of their own cannot.
         kept: what clients keep of their own between jobs (``Job.keeps``), by their number, where
             they are here; what others keep is with them.
+        in_turns: whether clients wait for each other, so that some jobs may as well be run after
+            others; sites on a network all work at the same time.
     """
 
     probes: bool
+    in_turns: bool
     kept: dict[int, Tensor]
 
     def open(self, *, slots: int, rows: int) -> None:

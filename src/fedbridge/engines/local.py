@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class LocalEngine:
     """Runs jobs one after the other; the target's side lives here too."""
 
-    probes = True
+    probes = in_turns = True
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench

@@ -55,12 +55,14 @@ class Gathered:
         target: the target's outcome; None if it dropped out.
         sources: index (from 0) and outcome of every source that came back.
         failures: name of every client that did not, and why.
+        own: the target's vector, where it is not the first of the rows.
     """
 
     rows: Tensor
     target: Outcome | None
     sources: tuple[tuple[int, Outcome], ...]
     failures: Mapping[str, str]
+    own: Tensor | None = None
 
     @property
     def samples(self) -> Tensor:
@@ -90,10 +92,10 @@ class Gathered:
         assert self.target is not None
         reports = [outcome for _, outcome in self.sources]
         factors = self.alignment if align else torch.ones(len(reports), dtype=torch.float64)
-        theirs = self.rows[1:]
+        mine, theirs = (self.rows[0], self.rows[1:]) if self.own is None else (self.own, self.rows)
         if align:
             theirs.mul_(factors.to(theirs.dtype)[:, None])
-        return Vectors(self.rows[0], theirs, self.target, reports, factors)
+        return Vectors(mine, theirs, self.target, reports, factors)
 
 
 def measure_evidence(

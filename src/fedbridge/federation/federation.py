@@ -6,11 +6,9 @@ dropout, units and byte counts are dealt with here, once, for every method.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -18,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbridge.base.errors import FedbridgeError, ModelError
-from fedbridge.base.options import check_number
 from fedbridge.core.blocks import Blocks, buffer_copies, mean_buffers, parameter_vector
 from fedbridge.data.split import round_half_up
 from fedbridge.engines import Answer, Engine, Finished, Traffic, make_engine
 from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
+from fedbridge.federation.groups import Groups, are_many
+from fedbridge.federation.lengths import Lengths, length_of
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.federation.settings import FROZEN
 from fedbridge.training.accountant import Look, composed_epsilon
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-PART = 1e-3
-"""Updates shorter than this part of the model count as of this length when they are compared."""
 
 
 class TargetFailedError(FedbridgeError):
@@ -262,8 +258,14 @@ class Federation:
         if not self._is_open:
             self.open(slots=len(states), rows=len(jobs))
         jobs = self._protected(jobs)
-        done = self._heard(self.engine.run(jobs, states, round=round))
-        return self._without_overlong(jobs, states, done), done.vectors
+        done = self.run(jobs, states, round)
+        lengths = Lengths(self.settings.longest)
+        self.look_at(lengths, jobs, done)
+        return self.without(self.refused(lengths, states), jobs, done.outcomes), done.vectors
+
+    def run(self, jobs: Sequence[Job], states: Sequence[State], round: int) -> Finished:
+        """Jobs as the engine runs them: nobody has looked at what came of them."""
+        return self._heard(self.engine.run(jobs, states, round=round))
 
     def _protected(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """Jobs with the record-level privacy that the settings ask for, and what it has cost."""
@@ -295,41 +297,25 @@ class Federation:
                 )
         return [next(found[job.client]) if job.client in found else job for job in jobs]
 
-    def _without_overlong(
-        self, jobs: Sequence[Job], states: Sequence[State], done: Finished
-    ) -> list[Outcome]:
-        """Leave out clients whose longest training update stands out among the others'.
-
-        Where training comes to its end honest updates get short, and one may be far longer than
-        the median: what is shorter than a small part of the model never counts as too long. Of two
-        the target's, whom the model is for, stands for the median; of one the model's own length.
-        """
-        ratio = self.settings.longest
-        if ratio is None:
-            return done.outcomes
-        lengths: dict[str, float] = {}
-        paces: dict[str, float] = {}
+    def look_at(self, lengths: Lengths, jobs: Sequence[Job], done: Finished) -> None:
+        """See how long the updates of some jobs are."""
         for job, outcome, vector in zip(jobs, done.outcomes, done.vectors, strict=True):
-            if job.kind == "train" and outcome.failure is None and outcome.time > 0:
-                name, length = self.name_of(job.client), length_of(vector)
-                lengths[name] = max(lengths.get(name, 0.0), length)
-                paces[name] = max(paces.get(name, 0.0), length / outcome.time)
+            lengths.add(self.name_of(job.client), job, outcome, vector)
+
+    def refused(self, lengths: Lengths, states: Sequence[State]) -> dict[str, str]:
+        """Clients whose updates are too long, and why."""
         model = max((length_of(state.parameters) for state in states), default=0.0)
-        own = paces.get(self.name_of(TARGET)) if len(paces) == 2 else None
-        if len(paces) > 2 or own:
-            overlong = screen_lengths(paces, ratio, own)
-            allowed = ratio * PART * model
-        else:
-            overlong = dict.fromkeys(lengths, f"its update is over {ratio:g} times the model")
-            allowed = ratio * model if model else math.inf
-        refused = {n: reason for n, reason in overlong.items() if not lengths[n] <= allowed}
-        if not refused:
-            return done.outcomes
+        return lengths.refused(model, self.name_of(TARGET))
+
+    def without(
+        self, refused: Mapping[str, str], jobs: Sequence[Job], outcomes: Sequence[Outcome]
+    ) -> list[Outcome]:
+        """Outcomes of the first jobs, failures in place of those of clients that are refused."""
         return [
             Outcome(1, failure=f"its reply was refused: {refused[name]}", lost=True)
             if (name := self.name_of(job.client)) in refused
             else outcome
-            for job, outcome in zip(jobs, done.outcomes, strict=True)
+            for job, outcome in zip(jobs, outcomes, strict=False)
         ]
 
     def host(self, make: Callable[[], TargetSide]) -> TargetSide:
@@ -388,10 +374,47 @@ class Federation:
         probed = self.sort(present, parts[1], rows[len(present) :], failures) if probe else None
         return trained, probed
 
+    def are_many(self, round: int) -> bool:
+        """Whether so many sources take part that updates should be used up as they come."""
+        return are_many(len(self.participants(round)))
+
+    def gather_groups(
+        self,
+        round: int,
+        state: State,
+        use: Callable[[Gathered], T],
+        *,
+        with_target: bool = True,
+        objective: Objective = SUPERVISED,
+    ) -> tuple[Gathered, list[T]]:
+        """Training of all participants, used up in ``Groups``.
+
+        Returns:
+            What came back, with no vector but the target's, and what ``use`` made of each group.
+        """
+        present, failures = self.present(round, with_target=with_target)
+        trains: dict[str, Any] = {"objective": objective, "anchor": 0}
+        jobs = [
+            self.job(round, client, state, noise="size" if client == TARGET else "none", **trains)
+            for client in present
+        ]
+        groups = Groups(self, round, state, self._protected(jobs), use, with_target)
+        made = groups.run()
+        self.count_bytes(present, groups.believed)
+        return groups.gathered(failures | groups.failures()), made
+
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
         """A round of the sources' mean, the target watching."""
-        gathered, _ = self.gather(round, state, noise="none", with_target=False)
-        return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
+        if not self.are_many(round):
+            gathered, _ = self.gather(round, state, noise="none", with_target=False)
+            return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
+        use = partial(self._mean, fedavg=False)
+        gathered, made = self.gather_groups(round, state, use, with_target=False)
+        if not made:
+            return state, dict(gathered.failures)
+        counts, means = (torch.stack(column) for column in zip(*made, strict=True))
+        mean = (counts / counts.sum()).to(means.dtype) @ means
+        return state.moved(mean, self.new_buffers(state, gathered)), dict(gathered.failures)
 
     def averaged(self, state: State, gathered: Gathered, *, fedavg: bool = True) -> State:
         """The model moved by the mean of what came back: FedAvg's over all, or over the sources.
@@ -400,11 +423,16 @@ class Federation:
         """
         if not len(gathered.rows):
             return state
+        _, mean = self._mean(gathered, fedavg=fedavg)
+        return state.moved(mean, self.new_buffers(state, gathered))
+
+    def _mean(self, gathered: Gathered, *, fedavg: bool) -> tuple[Tensor, Tensor]:
+        """How much all that came back counts, and its mean."""
         counts = gathered.samples[1 if gathered.target is None else 0 :]
         if not self.settings.by_samples(fedavg=fedavg):
             counts = torch.ones_like(counts)
-        shares = (counts / counts.sum()).to(gathered.rows.dtype)
-        return state.moved(shares @ gathered.rows, self.new_buffers(state, gathered))
+        total = counts.sum()
+        return total, (counts / total).to(gathered.rows.dtype) @ gathered.rows
 
     def trained(self, state: State, change: Tensor, outcome: Outcome) -> State:
         """A model of one client after its own training; buffers as trained, or kept."""
@@ -523,28 +551,3 @@ class Federation:
 def _in_batches(job: Job, size: int) -> Job:
     """A job in batches of exactly this size."""
     return replace(job, plan=replace(job.plan, batch_size=size, drop_last=True))
-
-
-def screen_lengths(
-    lengths: Mapping[str, float], multiple: float, own: float | None = None
-) -> dict[str, str]:
-    """Sites whose update is longer than a multiple of the round's median, and why they go.
-
-    Give the lengths in the unit in which updates are compared (over steps x learning rate where
-    they are aligned). Fewer than three replies tell nothing about who is wrong, unless the
-    target's ``own`` is believed.
-    """
-    check_number("multiple", multiple, least=1.0)
-    typical = own or (median_low(lengths.values()) if len(lengths) > 2 else 0.0)
-    whose = "the target's" if own else "the median of the round"
-    return {
-        name: f"its update is {length / typical:.3g} times as long as {whose}, "
-        f"and {multiple:g} times is allowed"
-        for name, length in lengths.items()
-        if typical and not length <= multiple * typical
-    }
-
-
-def length_of(vector: Tensor) -> float:
-    """Length of a vector, in float64: the squares of large float32 numbers overflow."""
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

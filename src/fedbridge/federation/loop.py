@@ -36,6 +36,7 @@ from fedbridge.runs.folder import (
     founders,
     run_id,
 )
+from fedbridge.runs.lines import PER_SOURCE, rounded
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import retold, summarise, told_positive
 from fedbridge.training.accountant import Look
@@ -408,7 +409,7 @@ class Run:
         extra = told.pop("extra")
         del told["evaluation"]
         told["notes"] += federation.notes
-        return {
+        line = {
             "round": round,
             "phase": "warm-up" if round < 1 else "training",
             **asdict(evaluation.test or NOT_MEASURED),
@@ -420,6 +421,7 @@ class Run:
             "bytes_up": federation.traffic.up,
             "bytes_down": federation.traffic.down,
         }
+        return rounded(line)
 
     def _watch(self, line: HistoryLine) -> bool:
         """Follow the validation loss, if there is one; whether this round is the best so far."""
@@ -489,10 +491,6 @@ class Run:
         else:
             method.begin(state if isinstance(state, State) else method.state)
             method.remember(state, _under("memory.", tensors), checkpoint.facts["method"])
-
-
-PER_SOURCE = ("beta", "cosine", "d2", "tau2_d2")
-"""Lists of a line of the history that have an entry for every source."""
 
 
 def _widened(line: HistoryLine, n_sources: int) -> HistoryLine:

@@ -83,6 +83,8 @@ class FlowerEngine:
         observe: shown the model of every round, and the initial one as that of round 0.
     """
 
+    in_turns = False
+
     def __init__(
         self,
         bench: Workbench,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedbridge.base.options import check_number
-from fedbridge.federation.federation import length_of
+from fedbridge.federation.lengths import length_of
 
 if TYPE_CHECKING:
     from fedbridge.core.blocks import Blocks

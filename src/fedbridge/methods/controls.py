@@ -23,7 +23,7 @@ from fedbridge.training.job import SPLITTING, TARGET, Job, seed_of
 from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -190,5 +190,5 @@ class TargetOnlyMatched(RuleMethod):
         trust = float((shares * beta).sum() / shares.sum())
         self.step = 1.0 - trust if self.match in FIXED_BETA else 1.0
 
-    def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
-        return self.step * super()._update(trained, probed, record)
+    def _update(self, trained: Gathered, mix: Callable[[Record], Tensor], record: Record) -> Tensor:
+        return self.step * super()._update(trained, mix, record)

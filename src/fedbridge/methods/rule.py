@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from fedbridge.base.errors import OptionError
 from fedbridge.core.aggregate import apply_by_entries, combine
 from fedbridge.core.checks import check_beta
 from fedbridge.core.estimators import Estimate
+from fedbridge.core.geometry import Star, divide, read_weights
 from fedbridge.core.rules import AnyRule, CoordinateRule, Mix, Rule
 from fedbridge.federation.evidence import Gathered, Vectors, measure_evidence
 from fedbridge.federation.method import Method, Record
 from fedbridge.training.job import SUPERVISED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -62,26 +65,70 @@ class RuleMethod(Method):
         """Gather, measure, mix."""
         federation = self.federation
         begun = time.perf_counter()
-        directions = self.rule.noise == "directions" and not self.kept
+        trained, mix = self._gathered(round)
+        gathered_at = time.perf_counter()
+        record = Record(failures=dict(trained.failures), seconds_train=gathered_at - begun)
+        if trained.target is None:
+            record.notes.append("the target is missing: the model stays as it was")
+            return record
+        update = self._with_momentum(self._update(trained, mix, record))
+        seen = replace(trained, target=None) if self.rule.without_target else trained
+        self.state = self.state.moved(update, federation.new_buffers(self.state, seen))
+        record.seconds_aggregate = time.perf_counter() - gathered_at
+        return record
+
+    def _gathered(self, round: int) -> tuple[Gathered, Callable[[Record], Tensor]]:
+        """What came back, and how it becomes one update.
+
+        Updates of very many sources are added up as they come, where weights depend on none.
+        """
+        federation, rule = self.federation, self.rule
+        added = isinstance(rule, Rule) and rule.reads == "shares" and not rule.alone
+        if added and federation.are_many(round):
+            assert isinstance(rule, Rule)
+            trained, parts = federation.gather_groups(
+                round, self.state, partial(self._part, rule), objective=self.objective
+            )
+            return trained, lambda record: self._sum(rule, trained, parts, record)
+        directions = rule.noise == "directions" and not self.kept
         trained, probed = federation.gather(
             round,
             self.state,
             noise="sketch" if directions else "size",
             source_noise=self.borrows,
             probe=self.probes and self.kept is None,
-            with_sources=not self.rule.alone,
+            with_sources=not rule.alone,
             objective=self.objective,
         )
-        gathered_at = time.perf_counter()
-        record = Record(failures=dict(trained.failures), seconds_train=gathered_at - begun)
-        if trained.target is None:
-            record.notes.append("the target is missing: the model stays as it was")
-            return record
-        update = self._with_momentum(self._update(trained, probed, record))
-        seen = replace(trained, target=None) if self.rule.without_target else trained
-        self.state = self.state.moved(update, federation.new_buffers(self.state, seen))
-        record.seconds_aggregate = time.perf_counter() - gathered_at
-        return record
+        return trained, lambda record: self._mixture(trained, probed, record)
+
+    def _part(self, rule: Rule, group: Gathered) -> _Part:
+        """The mixture of a group of sources, as if there were no others."""
+        vectors = group.vectors(align=self.align)
+        geometry = self._geometry(vectors, group)
+        mix = rule(geometry, **self._options_for(group.source_indices))
+        theirs = replace(mix, target=torch.zeros_like(mix.target))
+        blocks = self.federation.rule_blocks
+        return _Part(
+            geometry, mix.sources, combine(theirs, vectors.target, vectors.sources, blocks)
+        )
+
+    def _sum(self, rule: Rule, trained: Gathered, parts: Sequence[_Part], record: Record) -> Tensor:
+        """The mixture of all groups: each weighs what its sources do when all are looked at."""
+        present = trained.source_indices
+        shares, samples = read_weights(trained.samples if self.by_samples else None, len(present))
+        star = Star.joined([part.geometry.star for part in parts])
+        geometry = replace(parts[0].geometry, products=star, weights=shares, samples=samples)
+        mix = rule(geometry, **self._options_for(present))
+        describe(record, geometry, mix, present, self.federation.n_sources)
+        theirs = mix.sources.split([part.sources.shape[1] for part in parts], dim=1)
+        factors = [
+            proportion(rule.name, part.sources, whole)
+            for part, whole in zip(parts, theirs, strict=True)
+        ]
+        of_groups = replace(mix, sources=torch.stack(factors, dim=1))
+        sums = torch.stack([part.sum for part in parts])
+        return combine(of_groups, trained.rows[0], sums, self.federation.rule_blocks)
 
     def memory(self) -> dict[str, Tensor]:
         """The first round's mixture, for ``evidence="init"``, and the server's momentum."""
@@ -113,16 +160,20 @@ class RuleMethod(Method):
         self.velocity = update if self.velocity is None else share * self.velocity + update
         return self.velocity
 
-    def _update(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
-        federation = self.federation
+    def _update(self, trained: Gathered, mix: Callable[[Record], Tensor], record: Record) -> Tensor:
         if not trained.sources:
             if not self.rule.alone:
                 record.notes.append("no source is there: a step of the target alone")
             assert trained.target is not None
             noise = trained.target.noise
             record.sigma2 = None if noise is None else float(noise.sum())
-            record.beta = [0.0] * federation.n_sources
+            record.beta = [0.0] * self.federation.n_sources
             return trained.rows[0].clone()
+        return mix(record)
+
+    def _mixture(self, trained: Gathered, probed: Gathered | None, record: Record) -> Tensor:
+        """The mixture of updates that are all there."""
+        federation = self.federation
         vectors = trained.vectors(align=self.align)
         path = self._geometry(vectors, trained)
         evidence = path
@@ -177,6 +228,33 @@ class RuleMethod(Method):
         return {**self.given, "beta": every[present]}
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A group of sources: its geometry, their coefficients (K, n) in it, and their sum (m,)."""
+
+    geometry: Geometry
+    sources: Tensor
+    sum: Tensor
+
+
+def proportion(rule: str, alone: Tensor, among_all: Tensor) -> Tensor:
+    """(K,) how much less sources weigh among all than alone; the same for each of them.
+
+    Raises:
+        OptionError: it is not, so that their updates cannot have been added up before.
+    """
+    at = alone.abs().argmax(dim=1, keepdim=True)
+    factor = divide(among_all.gather(1, at), alone.gather(1, at))
+    error = (among_all - factor * alone).abs().amax()
+    if bool(error > 1e-9 * among_all.abs().amax()):
+        raise OptionError(
+            f"Expected {rule!r}, which reads `shares` only, to weigh sources in the same "
+            f"proportion whoever else is there, but it does not: leave `reads` out of its "
+            f"decorator, and updates are kept until all are there."
+        )
+    return factor[:, 0]
+
+
 def spread(mix: Mix, present: list[int], n_sources: int) -> Mix:
     """A mixture of the sources that were there as one of all sources; the others get nothing."""
 
@@ -202,7 +280,7 @@ def describe(
     record: Record, geometry: Geometry, mix: Mix | None, present: list[int], n_sources: int
 ) -> None:
     """Put what a person wants to see of a round into its record."""
-    whole = geometry.whole()
+    whole = replace(geometry, products=geometry.star).whole()
     record.cosine = listed(whole.cosine[0], present, n_sources)
     if whole.noise is not None:
         estimate = Estimate.of(whole)

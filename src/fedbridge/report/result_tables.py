@@ -9,6 +9,7 @@ from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.report.charts import PALETTE, REST, styles
 from fedbridge.report.tables import Cell, Column, Line, Table
 from fedbridge.report.text import capital, counted, markup, minus, tag
+from fedbridge.runs.lines import GROUPED, NAMED
 from fedbridge.runs.record import RunRecord, mean
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ ROUND_MEASURES: dict[str, tuple[str, int | None]] = {
     "seconds_eval": ("Testing, s", None),
 }
 """What lines of the history hold: as the page calls it, and the digits in files that show it."""
-
-GROUPED, NAMED = 100, 10
-"""With more sources than that, so many of them are named in a table for readers."""
 
 
 def run_tables(record: RunRecord) -> list[Table]:

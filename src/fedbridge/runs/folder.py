@@ -27,6 +27,7 @@ from fedbridge.base.files import (
 from fedbridge.data.rows import in_batches
 from fedbridge.runs import shapes
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
+from fedbridge.runs.lines import GROUPED, PER_SOURCE, packed, unpacked
 from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 from fedbridge.runs.shapes import CHECKPOINT, CONFIG, MANIFEST, ROUND, SUMMARY, misfit, partly
 
@@ -216,6 +217,13 @@ class RunFolder:
                         f"Could not read line {number} of {file}: {error}; restore the file."
                     ) from error
                 break
+            if isinstance(lines[-1], dict):
+                try:
+                    lines[-1] = unpacked(lines[-1])
+                except ValueError as error:
+                    raise RunFolderError(
+                        f"Could not read line {number} of {file}: {error}; restore the file."
+                    ) from error
             check_shape(lines[-1], ROUND, file, "line of rounds")
         return lines
 
@@ -225,12 +233,18 @@ class RunFolder:
 
     def add_round(self, line: dict[str, Any], *, flush: bool = True) -> None:
         """Append a round to the history, and flush it to disk before its checkpoint."""
-        append_line(self.path / "history.jsonl", to_json(line), flush=flush)
+        append_line(self.path / "history.jsonl", self._written(line), flush=flush)
 
     def rewind(self, history: list[dict[str, Any]]) -> None:
         """Make the history end where a checkpoint does."""
-        text = "".join(to_json(line) + "\n" for line in history)
+        text = "".join(self._written(line) + "\n" for line in history)
         write_atomically(self.path / "history.jsonl", text)
+
+    def _written(self, line: dict[str, Any]) -> str:
+        """A round as a line of the file; the sources' names are in the configuration."""
+        many = any(len(line.get(name) or ()) > GROUPED for name in PER_SOURCE)
+        config = self.config() if many else None
+        return to_json(packed(line, (config or {}).get("sources", ())))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep what the run needs to go on."""

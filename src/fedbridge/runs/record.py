@@ -18,6 +18,7 @@ from fedbridge.evaluation.diagnostics import Diagnosis, OperatingPoint, at_thres
 from fedbridge.evaluation.intervals import Evidence, WithInterval, evidence, wilson_interval
 from fedbridge.evaluation.metrics import SCORED_ROUNDS
 from fedbridge.runs.folder import RunFolder, RunFolderError
+from fedbridge.runs.lines import PER_SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +32,6 @@ Values = list[float | None]
 TESTED_FILE = "test.safetensors"
 OF_POSITIVE = ("positive", "sensitivity", "specificity", "precision", "notes")
 """Entries of a summary that depend on which of two classes is the positive one."""
-PER_SOURCE = ("beta", "d2", "tau2_d2", "cosine")
-"""Entries of a round that have a value for every source."""
 
 
 @dataclass(frozen=True, eq=False)

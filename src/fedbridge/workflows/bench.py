@@ -205,7 +205,7 @@ def _processor() -> str:
 def _rules(size: Size, tell: Tell) -> list[dict[str, Any]]:
     """Every rule on ten models of a ResNet-18's size."""
     with one_thread():
-        work = _Updates(10, size.length)
+        work = Updates(10, size.length)
         passes = work.bare(size.tries)
         found = []
         every = rule_names()
@@ -224,7 +224,7 @@ def _growth(size: Size, tell: Tell) -> list[dict[str, Any]]:
     found = []
     with one_thread():
         for done, (over, n, m) in enumerate(shapes):
-            work = _Updates(n, m)
+            work = Updates(n, m)
             passes = work.bare(size.tries)
             for rule in GROWING:
                 tell(done / len(shapes), f"{rule}: {n} x {m:,}")
@@ -235,7 +235,7 @@ def _growth(size: Size, tell: Tell) -> list[dict[str, Any]]:
     return found
 
 
-class _Updates:
+class Updates:
     """Updates of a round, all of which have something of the target."""
 
     def __init__(self, n: int, m: int) -> None:

@@ -15,7 +15,7 @@ from fedbridge.base.errors import OptionError
 from fedbridge.base.files import parse_json, read_text, to_json, write_atomically
 from fedbridge.base.text import one_line
 from fedbridge.federation.follow import Follower
-from fedbridge.runs.record import PER_SOURCE
+from fedbridge.runs.lines import PER_SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
