@@ -427,6 +427,10 @@ class Federation:
         every = [outcome.buffers for outcome in everyone if outcome is not None]
         return mean_buffers(every) if every else state.buffers
 
+    def postpone(self, round: int, state: Model) -> bool:
+        """Whether a model is evaluated beside the next jobs; nothing may depend on it till then."""
+        return self.validation is None and self.engine.postpone(round, state)
+
     def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth to the target, wherever that is."""
         return self._heard(self.engine.evaluate(round, state))
