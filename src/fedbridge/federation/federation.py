@@ -26,6 +26,7 @@ from fedbridge.evaluation.metrics import Evaluation, Metrics, class_weights
 from fedbridge.federation.evidence import Gathered
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.federation.settings import FROZEN
+from fedbridge.federation.source_rounds import DROPPED_OUT, SourceRounds
 from fedbridge.training.accountant import Look, composed_epsilon
 from fedbridge.training.job import (
     CHOOSING,
@@ -389,7 +390,14 @@ class Federation:
         return trained, probed
 
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
-        """A round of the sources' mean, the target watching."""
+        """A round of the sources' mean, the target watching; the same in all runs that share it."""
+        shared = SourceRounds.current()
+        if shared is not None:
+            return shared.after(self, round, state)
+        return self.sources_round(round, state)
+
+    def sources_round(self, round: int, state: State) -> tuple[State, dict[str, str]]:
+        """The same, done here and now."""
         gathered, _ = self.gather(round, state, noise="none", with_target=False)
         return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
 
@@ -460,7 +468,7 @@ class Federation:
         if with_sources:
             asked += [index + 1 for index in self.participants(round)]
         gone = [client for client in asked if self.drops_out(round, client)]
-        failures = {self.name_of(client): "dropped out" for client in gone}
+        failures = {self.name_of(client): DROPPED_OUT for client in gone}
         return [client for client in asked if client not in gone], failures
 
     def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:
