@@ -460,7 +460,7 @@ class TestErrors:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(import_module("fedbridge.data.load"), "load_task", interrupted)
-        monkeypatch.setattr(import_module("fedbridge.workflows.compared"), "load_task", interrupted)
+        monkeypatch.setattr(import_module("fedbridge.workflows.loaded"), "load_task", interrupted)
         assert main(words) == 130
         told = capsys.readouterr().err
         assert told.startswith("fedbridge: stopped; to go on: fedbridge ")

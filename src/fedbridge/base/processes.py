@@ -87,21 +87,27 @@ class Crew:
             self._start()
 
     def do(
-        self, items: Sequence[Any], length: Callable[[Any], float] | None = None
+        self,
+        items: Sequence[Any],
+        length: Callable[[Any], Any] | None = None,
+        *,
+        learning: bool = False,
     ) -> Iterator[Event]:
         """Do all pieces of work, the longest first, or in their order without ``length``.
 
-        One whose child dies is not tried again, and the child is replaced.
+        Where the lengths are ``learning`` from what is done, the longest is looked for again
+        whenever a child is free. Work whose child dies is not tried again; the child is replaced.
         """
         waiting = list(range(len(items)))
-        if length is not None:
-            waiting.sort(key=lambda item: length(items[item]), reverse=True)
-        waiting.reverse()
         busy: dict[Child, int] = {}
+        in_order = length is None
         while True:
             for child in self.children:
                 if child not in busy and waiting:
-                    busy[child] = waiting.pop()
+                    if length is not None and not in_order:
+                        waiting.sort(key=lambda item: length(items[item]), reverse=True)
+                        in_order = not learning
+                    busy[child] = waiting.pop(0)
                     with contextlib.suppress(ConnectionError):  # noticed when receiving
                         child.pipe.send(items[busy[child]])
             if not busy:
@@ -147,14 +153,20 @@ class Crew:
         return child.process.exitcode
 
 
-def work_in_processes(work: Work, items: Sequence[object], processes: int) -> Generator[Event]:
+def work_in_processes(
+    work: Work,
+    items: Sequence[Any],
+    processes: int,
+    length: Callable[[Any], Any] | None = None,
+) -> Generator[Event]:
     """Do ``work(item, tell)`` for all items, ``processes`` at a time, in their order.
 
-    Closing the iterator before its end kills what is still at work.
+    With ``length``, which may learn from what is done, the longest comes first. Closing the
+    iterator before its end kills what is still at work.
     """
     crew = Crew(work, min(processes, len(items)))
     try:
-        yield from crew.do(items)
+        yield from crew.do(items, length, learning=True)
     finally:
         crew.close(patience=0.0)
 

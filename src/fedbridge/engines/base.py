@@ -93,5 +93,8 @@ class Engine(Protocol):
     def decide(self, round: int, news: News) -> Answer[Decision | None]:
         """Let the target decide after a round; None if it does not answer."""
 
+    def postpone(self, round: int, state: Model) -> bool:
+        """Evaluate a model beside the next jobs, if that saves time: ``evaluate`` then knows."""
+
     def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """What a model is worth to the target, by its test split and the rows set aside."""

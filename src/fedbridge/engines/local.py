@@ -65,6 +65,10 @@ class LocalEngine:
         assert self._side is not None
         return Answer(self._side.decide(news))
 
+    def postpone(self, round: int, state: Model) -> bool:
+        """There is nobody beside."""
+        return False
+
     def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """Measure a model here."""
         with one_thread():

@@ -7,6 +7,7 @@ job's result depends on nothing but the job, so any number of workers gives the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,10 @@ import torch.multiprocessing  # registers how shared tensors reach a spawned wor
 
 from fedbridge.base.options import check_whole
 from fedbridge.base.processes import START_METHOD, Crew, Tell, core_count
+from fedbridge.engines.base import Answer
 from fedbridge.engines.local import LocalEngine
 from fedbridge.training.job import Job, Outcome
+from fedbridge.training.state import Buffers, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +27,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.engines.base import Engine
+    from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.training.state import Model
     from fedbridge.training.trainer import Workbench
+
+WORTH_IT = 1000
+"""Test rows from which an evaluation is put off until workers have time for it."""
+TRAINING_COSTS = 3
+"""Times that it takes to train on a row instead of asking about it."""
+
+
+@dataclass(frozen=True)
+class Postponed:
+    """A model, in a slot that jobs do not use, whose evaluation is put off."""
+
+    round: int
+    slot: int
+    buffers: Buffers
 
 
 def make_engine(bench: Workbench, *, workers: int | None) -> Engine:
@@ -47,11 +66,13 @@ class WorkerEngine(LocalEngine):
         super().__init__(bench)
         self._workers, self._start_method = workers, start_method
         self._crew: Crew | None = None
+        self._postponed: Postponed | None = None
+        self._known: dict[int, Evaluation] = {}
 
     def open(self, *, slots: int, rows: int) -> None:
         """Make room in shared memory, and start as many workers as there may be jobs for."""
         self.close()
-        super().open(slots=slots, rows=rows)
+        super().open(slots=slots + 1, rows=rows)
         if len(self._vectors) > 1:
             work = partial(_do_job, self._bench, self._starts, self._vectors)
             count = min(self._workers, len(self._vectors))
@@ -62,6 +83,22 @@ class WorkerEngine(LocalEngine):
         if self._crew is not None:
             self._crew.close()
             self._crew = None
+
+    def postpone(self, round: int, state: Model) -> bool:
+        """Let a worker evaluate it that has nothing else to do before the next jobs are done."""
+        many = len(self._bench.test.x) >= WORTH_IT
+        if self._crew is None or not many or not isinstance(state, State):
+            return False
+        slot = len(self._starts) - 1
+        self._starts[slot].copy_(state.parameters)
+        self._postponed = Postponed(round, slot, state.buffers)
+        return True
+
+    def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
+        """What a worker has found, or measured here."""
+        self._postponed = None
+        found = self._known.pop(round, None)
+        return super().evaluate(round, state) if found is None else Answer(found)
 
     def _memory(self, rows: int) -> Tensor:
         """Room that the system hands out page by page, as clients write into it.
@@ -78,9 +115,15 @@ class WorkerEngine(LocalEngine):
         if self._crew is None:
             return super()._do(jobs)
         outcomes: dict[int, Outcome] = {}
-        rows = [(job, row) for row, job in enumerate(jobs)]
-        for event in self._crew.do(rows, lambda item: self._length(item[0])):
-            if event.kind == "done":
+        items: list[tuple[Job, int] | Postponed] = [(job, row) for row, job in enumerate(jobs)]
+        beside, self._postponed = self._postponed, None
+        if beside is not None:
+            items.append(beside)
+        for event in self._crew.do(items, self._length):
+            if event.item == len(jobs):
+                if beside is not None and event.kind == "done":
+                    self._known = {beside.round: event.value}
+            elif event.kind == "done":
                 outcomes[event.item] = event.value
             else:
                 samples = len(self._bench.sites[jobs[event.item].client])
@@ -88,14 +131,24 @@ class WorkerEngine(LocalEngine):
                 outcomes[event.item] = Outcome(samples, failure=failure, lost=True)
         return [outcomes[row] for row in range(len(jobs))]
 
-    def _length(self, job: Job) -> int:
+    def _length(self, item: tuple[Job, int] | Postponed) -> float:
+        """How long it takes, in rows that are trained on."""
+        if isinstance(item, Postponed):
+            return len(self._bench.test.x) / TRAINING_COSTS
+        job, _ = item
         samples = self._bench.samples(job)
         return job.steps(samples) * min(job.plan.batch_size, samples)
 
 
 def _do_job(
-    bench: Workbench, starts: Tensor, results: Tensor, item: tuple[Job, int], tell: Tell
-) -> Outcome:
-    """One job, on shared memory."""
+    bench: Workbench,
+    starts: Tensor,
+    results: Tensor,
+    item: tuple[Job, int] | Postponed,
+    tell: Tell,
+) -> Outcome | Evaluation:
+    """One job, or an evaluation, on shared memory."""
+    if isinstance(item, Postponed):
+        return bench.evaluate(item.round, State(starts[item.slot], item.buffers))
     job, row = item
     return bench.run(job, starts, results[row])

@@ -25,6 +25,7 @@ from fedbridge.federation.groups import Groups, are_many
 from fedbridge.federation.lengths import Lengths, length_of
 from fedbridge.federation.needs import Need, more_sites, rows_to_train, set_validation_aside
 from fedbridge.federation.settings import FROZEN
+from fedbridge.federation.source_rounds import DROPPED_OUT, SourceRounds
 from fedbridge.training.accountant import Look, composed_epsilon
 from fedbridge.training.job import (
     CHOOSING,
@@ -404,7 +405,14 @@ class Federation:
         return groups.gathered(failures | groups.failures()), made
 
     def warm_up(self, round: int, state: State) -> tuple[State, dict[str, str]]:
-        """A round of the sources' mean, the target watching."""
+        """A round of the sources' mean, the target watching; the same in all runs that share it."""
+        shared = SourceRounds.current()
+        if shared is not None:
+            return shared.after(self, round, state)
+        return self.sources_round(round, state)
+
+    def sources_round(self, round: int, state: State) -> tuple[State, dict[str, str]]:
+        """The same, done here and now."""
         if not self.are_many(round):
             gathered, _ = self.gather(round, state, noise="none", with_target=False)
             return self.averaged(state, gathered, fedavg=False), dict(gathered.failures)
@@ -455,6 +463,10 @@ class Federation:
         every = [outcome.buffers for outcome in everyone if outcome is not None]
         return mean_buffers(every) if every else state.buffers
 
+    def postpone(self, round: int, state: Model) -> bool:
+        """Whether a model is evaluated beside the next jobs; nothing may depend on it till then."""
+        return self.validation is None and self.engine.postpone(round, state)
+
     def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth to the target, wherever that is."""
         return self._heard(self.engine.evaluate(round, state))
@@ -484,7 +496,7 @@ class Federation:
         if with_sources:
             asked += [index + 1 for index in self.participants(round)]
         gone = [client for client in asked if self.drops_out(round, client)]
-        failures = {self.name_of(client): "dropped out" for client in gone}
+        failures = {self.name_of(client): DROPPED_OUT for client in gone}
         return [client for client in asked if client not in gone], failures
 
     def failures(self, round: int, clients: list[int], outcomes: list[Outcome]) -> dict[str, str]:

@@ -170,6 +170,21 @@ class Extras:
         """When all files of the run are there."""
 
 
+@dataclass(frozen=True)
+class Unevaluated:
+    """A round that is over but for its evaluation.
+
+    Attributes:
+        model: what is to be evaluated.
+        told: its line of the history without that.
+        checkpoint: the run as it was after the round.
+    """
+
+    model: Model
+    told: HistoryLine
+    checkpoint: Checkpoint
+
+
 @dataclass
 class Run:
     """One run: everything between its configuration and its result, wherever its sites are.
@@ -211,6 +226,7 @@ class Run:
     claimed: bool = False
     saved: float = float("-inf")
     unsaved: Checkpoint | None = None
+    unevaluated: Unevaluated | None = None
 
     def go(self, folder: RunFolder | None, *, resume: bool, unchecked: bool = False) -> RunResult:
         """Start or resume, run all rounds, write the result; alone in the folder."""
@@ -351,10 +367,13 @@ class Run:
                 if self._stopped_early():
                     break
         finally:
-            federation.close()
-            if folder is not None and self.unsaved is not None:
-                folder.rewind(self.history[: self.unsaved.facts["lines"]])
-                folder.save_checkpoint(self.unsaved)
+            try:
+                self._make_up(federation, folder)
+            finally:
+                federation.close()
+                if folder is not None and self.unsaved is not None:
+                    folder.rewind(self.history[: self.unsaved.facts["lines"]])
+                    folder.save_checkpoint(self.unsaved)
 
     def _run_round(
         self, round: int, federation: Federation, method: Method, folder: RunFolder | None
@@ -370,18 +389,45 @@ class Run:
             if round == 1:
                 method.begin(method.state)
             record = method.run_round(round)
+        self._make_up(federation, folder)
         if not self.history and (said := federation.batch_note()):
             record.notes.append(said)
         _check_finite(round, method.model)
-        line = self._line(round, federation, method.model, record)
-        self.history.append(line)
+        if self._may_wait(round, record) and federation.postpone(round, method.model):
+            checkpoint = deepcopy(self._checkpoint(round, method))
+            told = self._told(round, federation, record)
+            self.unevaluated = Unevaluated(method.model, told, checkpoint)
+            return
+        worth = self._worth(round, federation, method.model, record)
+        line = {**self._told(round, federation, record), **worth}
         if not warm and self._watch(line):
             self.best_state = method.model
+        self._write_down(line, self._checkpoint(round, method), folder)
+
+    def _may_wait(self, round: int, record: Record) -> bool:
+        """Whether a round's evaluation may be done beside the next one."""
+        return record.evaluation is None and round < self.rounds
+
+    def _make_up(self, federation: Federation, folder: RunFolder | None) -> None:
+        """Evaluate the round before, if that was put off, and write it down.
+
+        A worker has done so meanwhile. A run that is killed before goes on from the round before.
+        """
+        left, self.unevaluated = self.unevaluated, None
+        if left is not None:
+            worth = self._worth(left.told["round"], federation, left.model)
+            self._write_down({**left.told, **worth}, left.checkpoint, folder)
+
+    def _write_down(
+        self, line: HistoryLine, checkpoint: Checkpoint, folder: RunFolder | None
+    ) -> None:
+        """Keep a round and tell of it."""
+        self.history.append(line)
         if folder is not None:
             if not self.claimed:
                 folder.claim(self.config(), self.task, self.history[:-1])
                 self.claimed = True
-            self._keep(line, self._checkpoint(round, method), folder)
+            self._keep(line, checkpoint, folder)
         if not self._audience.begun:
             out = None if folder is None else folder.path
             self._audience.begin(self.config(), self.history[:-1], out)
@@ -399,12 +445,21 @@ class Run:
             folder.save_checkpoint(checkpoint)
             self.saved = time.monotonic()
 
-    def _line(
-        self, round: int, federation: Federation, state: Model, record: Record
+    def _worth(
+        self, round: int, federation: Federation, state: Model, record: Record | None = None
     ) -> HistoryLine:
+        """What the round's line says of the model; seconds are those that the run waited."""
         begun = time.perf_counter()
-        evaluation = record.evaluation or federation.evaluate(round, state)
-        seconds_eval = time.perf_counter() - begun
+        known = None if record is None else record.evaluation
+        evaluation = known or federation.evaluate(round, state)
+        return {
+            **asdict(evaluation.test or NOT_MEASURED),
+            "validation_loss": evaluation.validation,
+            "seconds_eval": time.perf_counter() - begun,
+        }
+
+    def _told(self, round: int, federation: Federation, record: Record) -> HistoryLine:
+        """What it says besides."""
         told = asdict(record)
         extra = told.pop("extra")
         del told["evaluation"]
@@ -412,12 +467,10 @@ class Run:
         line = {
             "round": round,
             "phase": "warm-up" if round < 1 else "training",
-            **asdict(evaluation.test or NOT_MEASURED),
+            **asdict(NOT_MEASURED),
             **told,
             **extra,
             **federation.facts,
-            "validation_loss": evaluation.validation,
-            "seconds_eval": seconds_eval,
             "bytes_up": federation.traffic.up,
             "bytes_down": federation.traffic.down,
         }
@@ -445,7 +498,7 @@ class Run:
         if round >= 1:
             tensors |= {f"memory.{name}": value for name, value in method.memory().items()}
         facts = method.facts() if round >= 1 else {}
-        told = {"lines": len(self.history), "method": facts, "run": self.id}
+        told = {"lines": len(self.history) + 1, "method": facts, "run": self.id}
         looks = method.federation.looks.items()
         if looks:
             told["looks"] = {name: [[*look, n] for look, n in of.items()] for name, of in looks}

@@ -161,6 +161,10 @@ class FlowerEngine:
 
         return self._answer(self._ask_target(round, told, read, needed=True))
 
+    def postpone(self, round: int, state: Model) -> bool:
+        """A message of its own would cost the target more than it saves."""
+        return False
+
     def evaluate(self, round: int, state: Model) -> Answer[Evaluation]:
         """Have the target measure a model, or its own if it has decided on one before."""
         assert isinstance(state, State)  # a blend is made by the target, which has measured it

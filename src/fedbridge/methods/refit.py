@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from fedbridge.federation.method import Method, Record
 from fedbridge.federation.needs import Need
+from fedbridge.federation.source_rounds import DROPPED_OUT
 from fedbridge.methods.cross_validation import (
     FOLDS,
     HOPELESS,
@@ -140,7 +141,7 @@ class SourceLed(Method):
         """Let the target make its model of the shared one."""
         federation = self.federation
         if federation.drops_out(round, TARGET):
-            record.failures[federation.name_of(TARGET)] = "dropped out"
+            record.failures[federation.name_of(TARGET)] = DROPPED_OUT
             record.notes.append("the target is missing: its model stays as it was")
             return
         kept = None if (round - 1) % self.choose_every == 0 else self.choice

@@ -58,6 +58,7 @@ class FlatAdam(FlatSGD):
         if plan.optimizer == "adamw":
             self._shrink, self._weight_decay = 1 - plan.lr * plan.weight_decay, 0.0
         self._mean, self._square = torch.zeros_like(gradient), torch.zeros_like(gradient)
+        self._length = torch.empty_like(gradient)
         self._steps = 0
 
     def step(self) -> None:
@@ -69,7 +70,7 @@ class FlatAdam(FlatSGD):
         self._mean.lerp_(direction, 1 - BETA1)
         self._square.mul_(BETA2).addcmul_(direction, direction, value=1 - BETA2)
         scale = (1 - BETA2**self._steps) ** 0.5
-        length = (self._square.sqrt() / scale).add_(EPSILON)
+        length = torch.sqrt(self._square, out=self._length).div_(scale).add_(EPSILON)
         step_size = self._lr / (1 - BETA1**self._steps)
         self._parameters.addcdiv_(self._mean, length, value=-step_size)
 

@@ -31,7 +31,7 @@ from fedbridge.core.blocks import (
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
 from fedbridge.data.preparing import RowChance, prepared, row_seeds
-from fedbridge.data.rows import at_once
+from fedbridge.data.rows import MANY, at_once, some
 from fedbridge.evaluation.metrics import (
     Evaluation,
     Metrics,
@@ -39,10 +39,11 @@ from fedbridge.evaluation.metrics import (
     squared_error,
     weighted_cross_entropy,
 )
+from fedbridge.training.batch_last import MOST_ROWS, quicken
 from fedbridge.training.chance import PrivateChance
 from fedbridge.training.job import PREPARING, SPOILT, Job, LocalPlan, Outcome, seed_of
 from fedbridge.training.neighbours import recalled
-from fedbridge.training.objective import Batch, Part, Proximal, StepContext
+from fedbridge.training.objective import Batch, Objective, Part, Proximal, StepContext
 from fedbridge.training.optimizers import FlatSGD, make_optimizer
 from fedbridge.training.record_privacy import added_variance, clipped_sum, rate_of
 from fedbridge.training.state import Blend, Recalled, State, complement, overwrite, put
@@ -124,6 +125,8 @@ class Workbench:
         self._frozen = frozen
         self._has_batch_norm = any(isinstance(part, _BatchNorm) for part in model.modules())
         self._flat, self._gradient = flatten_in_place(model)
+        quick = self.device.type == "cpu" and quicken(model)
+        self._asks_at_once = MOST_ROWS if quick else MANY
 
     def __getstate__(self) -> dict[str, object]:
         """A copy in another process makes flat vectors of its own."""
@@ -207,7 +210,13 @@ class Workbench:
         every = torch.arange(len(site)) if rows is None else rows
         with torch.no_grad():
             parts = every.split(at_once(site.x))
-            return torch.cat([ask(self._inputs(site, part, seed)).cpu() for part in parts])
+            return torch.cat(
+                [
+                    ask(few).cpu()
+                    for part in parts
+                    for few in self._inputs(site, part, seed).split(self._asks_at_once)
+                ]
+            )
 
     def measure(self, state: Model, site: Site, *, round: int = 0) -> Metrics:
         """Measures of a model on a set."""
@@ -240,6 +249,7 @@ class Workbench:
         steps = job.steps(samples)
         stream = self._stream(plan) if plan.noise != "none" else None
         still = () if job.moves is None else complement(job.moves, len(start))
+        puts_right = type(objective).after_step is not Objective.after_step
         total = torch.zeros((), device=self.device)
         before = self._flat.detach().clone()
         for step, (own, *beside) in enumerate(self._batches_of_steps(job, steps)):
@@ -252,9 +262,10 @@ class Workbench:
                 for part, optimizer in optimizers:
                     if moves is None or part in moves:
                         optimizer.step()
-                with torch.no_grad():
-                    overwrite(self._flat, start, still)
-                    objective.after_step(context)
+                if still or puts_right:
+                    with torch.no_grad():
+                        overwrite(self._flat, start, still)
+                        objective.after_step(context)
                 total += loss.detach()
             if stream is not None and step < per_epoch:
                 change = self._flat.detach() - before
@@ -400,7 +411,7 @@ class Workbench:
         for step, rows in enumerate(self.batches(job, steps)):
             seed = seed_of(job.seed, step // per_epoch, 0, PREPARING) if site.prepare else 0
             inputs = self._inputs(site, rows, seed, training=True)
-            yield Batch(inputs, site.y[rows].to(self.device), rows)
+            yield Batch(inputs, some(site.y, rows).to(self.device), rows)
 
     def batches(self, job: Job, steps: int) -> Iterator[Tensor]:
         """Row numbers of every step: each epoch is a new random order of the client's rows.
@@ -421,7 +432,7 @@ class Workbench:
                 taken += 1
 
     def _inputs(self, site: Site, rows: Tensor, seed: int, *, training: bool = False) -> Tensor:
-        batch = site.x[rows].to(self.device)
+        batch = some(site.x, rows).to(self.device)
         if site.prepare is None:
             return batch
         return prepared(site.prepare, batch, RowChance(row_seeds(seed, rows), training))

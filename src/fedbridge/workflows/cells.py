@@ -5,28 +5,38 @@ A run that fails is a result too and does not stop the others.
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
 from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
+from fedbridge.core import rules
 from fedbridge.federation.needs import UnmetNeedError
+from fedbridge.federation.source_rounds import SourceRounds
 from fedbridge.runs.cell import CellSpec
 from fedbridge.runs.comparison import CellResult
 from fedbridge.workflows.run import run
 from fedbridge.workflows.tracking import named
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from fedbridge.data.task import FederatedTask
     from fedbridge.federation.loop import RunResult
     from fedbridge.runs.variant import Variant
     from fedbridge.workflows.compared import Setting
+
+SCRATCH = "shared-rounds"
+"""What the folder of a table calls the rounds that its runs share while they last."""
+ANY, ALONE = "", "alone-"
 
 CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
@@ -125,26 +135,71 @@ def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
 
 
 @dataclass
+class Lengths:
+    """How long runs take, as far as those that are done can tell.
+
+    The first run of each kind goes before all others: what is known of it puts the rest in order.
+    """
+
+    cells: Sequence[PlannedRun]
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def note(self, number: int, seconds: float) -> None:
+        """A run took so long."""
+        cell = self.cells[number]
+        spent = seconds / cell.rounds
+        for setting in (cell.setting.label, ANY):
+            self.seconds.setdefault((setting, cell.variant.name), []).append(spent)
+
+    def __call__(self, number: int) -> tuple[bool, float]:
+        """Whether nothing is known, and how long it takes; what is more than a rule takes longer.
+
+        A method that was never run in this setting takes as long as in the others.
+        """
+        cell = self.cells[number]
+        for setting in (cell.setting.label, ANY):
+            known = self.seconds.get((setting, cell.variant.name))
+            if known:
+                return False, cell.rounds * sum(known) / len(known)
+        alone = cell.method.startswith(ALONE)
+        return True, -1 if alone else float(cell.method not in rules.names())
+
+
+@dataclass
 class Board:
-    """Where the runs of a table stand."""
+    """Where the runs of a table stand.
+
+    Attributes:
+        cells: the runs.
+        progress: told how far they are.
+        scratch: a folder for what runs share while they last; None for one that the system names.
+    """
 
     cells: Sequence[PlannedRun]
     progress: CellProgress | None
+    scratch: Path | None = None
     results: dict[int, CellResult] = field(default_factory=dict)
     under_way: dict[int, float] = field(default_factory=dict)
 
     def play(self, waiting: Sequence[int], options: Mapping[str, Any], do: Doing = run_one) -> None:
-        """Run these cells in their order, several at once if there are enough of them."""
+        """Run these cells, several at once, the longest first, if there are enough of them."""
+        if not waiting:
+            return
         processes = _processes(options)
-        if processes > 1 and len(waiting) >= processes:
-            # They are told numbers: tasks and networks that are here already are not sent.
-            work = partial(_run_alone, do, self.cells)
-            with closing(work_in_processes(work, waiting, processes)) as events:
-                for event in events:
-                    self._note(waiting[event.item], event)
-        else:
-            for number in waiting:
-                self.finish(number, do(self.cells[number], partial(self._told, number)))
+        with _scratch_folder(self.scratch) as folder:
+            shared = SourceRounds(folder)
+            if processes > 1 and len(waiting) >= processes:
+                # They are told numbers: tasks and networks that are here already are not sent.
+                work = partial(_run_alone, do, self.cells, shared)
+                lengths = Lengths(self.cells)
+                in_turn = work_in_processes(work, waiting, processes, lengths)
+                with closing(in_turn) as events:
+                    for event in events:
+                        self._note(waiting[event.item], event, lengths)
+            else:
+                with shared.shared():
+                    for number in waiting:
+                        self.finish(number, do(self.cells[number], partial(self._told, number)))
 
     def finish(self, index: int, result: CellResult) -> None:
         """Take a result."""
@@ -152,11 +207,13 @@ class Board:
         self.under_way.pop(index, None)
         self._report(self.cells[index].name)
 
-    def _note(self, index: int, event: Event) -> None:
+    def _note(self, index: int, event: Event, lengths: Lengths) -> None:
         if event.kind == "told":
             self._told(index, event.value)
         elif event.kind == "done":
-            self.finish(index, event.value)
+            result, seconds = event.value
+            lengths.note(index, seconds)
+            self.finish(index, result)
         else:
             reason = f"its process ended with code {event.value}"
             self.finish(index, self.cells[index].result(None, reason))
@@ -172,9 +229,33 @@ class Board:
             self.progress(done, len(self.cells), name)
 
 
-def _run_alone(do: Doing, cells: Sequence[PlannedRun], number: int, tell: Tell) -> CellResult:
-    """Run a cell in one of several processes: it has one core and needs no workers."""
-    return do(cells[number], tell, workers=1)
+def _run_alone(
+    do: Doing, cells: Sequence[PlannedRun], shared: SourceRounds, number: int, tell: Tell
+) -> tuple[CellResult, float]:
+    """Run a cell in one of several processes: it has one core and needs no workers.
+
+    Its seconds are those of the processor, whatever else the machine does.
+    """
+    begun = time.process_time()
+    with shared.shared():
+        result = do(cells[number], tell, workers=1)
+    return result, time.process_time() - begun
+
+
+@contextmanager
+def _scratch_folder(path: Path | None) -> Iterator[Path]:
+    """An empty folder that is gone in the end; what a killed process has left there goes first."""
+    if path is None:
+        with TemporaryDirectory(prefix="fedbridge-") as made:
+            yield Path(made)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # a full disk: then nothing is shared
+        path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _processes(options: Mapping[str, Any]) -> int:

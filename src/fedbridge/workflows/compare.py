@@ -23,7 +23,6 @@ from fedbridge.base.errors import OptionError
 from fedbridge.base.files import to_json, write_atomically
 from fedbridge.base.options import check_known, check_whole
 from fedbridge.base.values import canonical, for_file
-from fedbridge.core import rules
 from fedbridge.data.load import check_weights
 from fedbridge.data.protocols import entries
 from fedbridge.federation.loop import PAUSE
@@ -36,7 +35,7 @@ from fedbridge.runs.folder import RunFolder, fingerprint
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.record import told_positive
 from fedbridge.runs.variant import ROUNDS, Entry, Variant, variants_of
-from fedbridge.workflows.cells import Board, CellProgress, PlannedRun, run_one
+from fedbridge.workflows.cells import SCRATCH, Board, CellProgress, PlannedRun, run_one
 from fedbridge.workflows.compared import (
     ALL,
     FILE,
@@ -334,7 +333,8 @@ class _Board(Board):
         progress: CellProgress | None,
         trackers: Sequence[str],
     ) -> None:
-        super().__init__(plan.cells(None if folder is None else folder.path), progress)
+        path = None if folder is None else folder.path
+        super().__init__(plan.cells(path), progress, None if path is None else path / SCRATCH)
         self.plan, self.folder, self.kept = plan, folder, 0
         self.trackers = trackers
         self.written = 0.0
@@ -377,9 +377,7 @@ class _Board(Board):
 
     def play_open(self) -> None:
         """Run the other cells."""
-        # Methods that are more than a rule take longest: they start first.
         waiting = [index for index in range(len(self.cells)) if index not in self.results]
-        waiting.sort(key=lambda index: self.cells[index].method in rules.names())
         try:
             self.play(waiting, self.plan.options, partial(run_one, track=self.trackers))
         finally:

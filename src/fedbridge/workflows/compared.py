@@ -35,9 +35,10 @@ from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.base.files import parse_toml, read_text, to_json
 from fedbridge.base.options import LARGEST, MOST_SEEDS, check_flag, check_known, check_whole
 from fedbridge.base.values import TEXTS, canonical, for_file, is_plain
-from fedbridge.data.load import load_task, possible_targets, registry
+from fedbridge.data.load import possible_targets, registry
 from fedbridge.data.protocols import FAIR
 from fedbridge.data.task import FederatedTask, check_target_name
+from fedbridge.workflows.loaded import load_once
 
 if TYPE_CHECKING:
     from fedbridge.runs.variant import Variant
@@ -80,7 +81,7 @@ class Setting:
     def load(self, seed: int) -> FederatedTask:
         """The task for a seed."""
         if isinstance(self.task, str):
-            return load_task(self.task, self.target, seed, **self.options)
+            return load_once(self.task, self.target, seed, self.options)
         return self.task
 
     def with_options(self, options: Mapping[str, Any]) -> Setting:

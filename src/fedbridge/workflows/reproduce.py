@@ -38,7 +38,7 @@ from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
 from fedbridge.runs.variant import ROUNDS, Variant
-from fedbridge.workflows.cells import Board, CellProgress, PlannedRun
+from fedbridge.workflows.cells import SCRATCH, Board, CellProgress, PlannedRun
 from fedbridge.workflows.compare import MATCHED, check_distinct, step_of
 from fedbridge.workflows.compared import Setting, seeds_of
 from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
@@ -119,7 +119,7 @@ def reproduce(
     done_before, left_out = ({}, 0) if results is None else read_results(Path(results))
     cache = CellCache(folder.parent / CELLS, done_before)
     with nullcontext() if finished else folder_lock(folder):
-        found = plan.go(cache, progress, workers, finished=finished)
+        found = plan.go(cache, folder / SCRATCH, progress, workers, finished=finished)
     return replace(found, asked=tuple(asked), left_out=left_out)
 
 
@@ -400,6 +400,7 @@ class ReproductionPlan:
     def go(
         self,
         cache: CellCache,
+        scratch: Path,
         progress: CellProgress | None,
         workers: int | None,
         *,
@@ -417,7 +418,7 @@ class ReproductionPlan:
             places = product(self.seeds, columns)
             asked += [(MOMENTS, self.moments(column, seed)) for seed, column in places]
         cells = [cell for _, cell in asked]
-        found, kept = _played(cells, cache, progress, workers, finished=finished)
+        found, kept = _played(cells, cache, scratch, progress, workers, finished=finished)
         every = [_outcome(label, cell, found) for label, cell in asked]
         outcomes = tuple(one for one in every if one.row != MOMENTS)
         moments = tuple(one for one in every if one.row == MOMENTS and one.summary is not None)
@@ -456,6 +457,7 @@ def _outcome(label: str, cell: PlannedRun, found: Mapping[str, CellResult]) -> C
 def _played(
     cells: Iterable[PlannedRun],
     cache: CellCache,
+    scratch: Path,
     progress: CellProgress | None,
     workers: int | None,
     *,
@@ -463,7 +465,7 @@ def _played(
 ) -> tuple[dict[str, CellResult], int]:
     """What became of these runs by their keys, each done once; and how many were done before."""
     by_key = {cell.spec().key: cell for cell in cells}
-    board = Board(list(by_key.values()), progress)
+    board = Board(list(by_key.values()), progress, scratch)
     for number, cell in enumerate(board.cells):
         summary = cache.get(cell.spec())
         if summary is not None:
