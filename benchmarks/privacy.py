@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 DELTA = 1e-5
 DOCS = Path(__file__).parents[1] / "docs"
 CELLS, DOCUMENT = DOCS / "privacy.json", DOCS / "deploy.md"
-PART = re.compile(r"(<!-- privacy: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+PART = re.compile(r"(<!-- privacy: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 ALONE = ("target-only", "alone-auto")
 """What needs no source is the same whatever protects them."""
 
@@ -80,7 +80,7 @@ class Study:
         methods: that are compared.
         options: of every run.
         clips: of every kind of privacy.
-        levels: kinds of privacy that are shown.
+        levels: kinds of privacy that are shown, and their epsilons.
     """
 
     task: str
@@ -90,11 +90,18 @@ class Study:
     methods: tuple[str, ...] = (*ALONE, *RULES, "auto")
     options: Mapping[str, Any] = field(default_factory=dict)
     clips: Mapping[str, float] = field(default_factory=lambda: {RECORD: 1.0})
-    levels: tuple[str, ...] = tuple(LEVELS)
+    levels: Mapping[str, tuple[float | None, ...]] = field(default_factory=lambda: LEVELS)
 
 
 STUDIES = {
     "heart": Study("heart", {"target": "cleveland"}, clips={RECORD: 1.0, LOCAL: 0.1}),
+    "heart-sgd": Study(
+        "heart",
+        {"target": "cleveland"},
+        methods=(*ALONE, "fedavg", "auto"),
+        options={"optimizer": "sgd", "lr": 0.02},
+        levels={level: LEVELS[level] for level in (NONE, RECORD)},
+    ),
     "digits": Study("digits-noise", clips={RECORD: 1.0, LOCAL: 0.5}),
     "fashion": Study(
         "fashion-noise",
@@ -103,7 +110,8 @@ STUDIES = {
         seeds=(0, 1),
         methods=(*ALONE, "fedavg", "fedda-auto", "fedgp-auto", "auto"),
         options={"batch_size": 256, "steps": 20},
-        levels=(NONE, RECORD),
+        clips={RECORD: 1.0, LOCAL: 0.5},
+        levels={level: LEVELS[level][-3:] for level in LEVELS},
     ),
 }
 
@@ -325,9 +333,9 @@ class Asked:
 
     def rows(self) -> Iterator[tuple[str, float | None]]:
         """Kinds of privacy and epsilons."""
-        levels = self.levels or STUDIES[self.study].levels
-        for level in dict.fromkeys((NONE, *levels)):
-            for most in LEVELS[level] if level == NONE else self.epsilons or LEVELS[level]:
+        known = STUDIES[self.study].levels
+        for level in dict.fromkeys((NONE, *(self.levels or known))):
+            for most in known[level] if level == NONE else self.epsilons or known[level]:
                 yield level, most
 
     def cells(self, level: str, most: float | None, method: str) -> list[Cell]:
