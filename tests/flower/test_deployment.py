@@ -12,9 +12,10 @@ import torch
 from flower.children import family, kill_link, kill_node, living, nodes_of
 from flower.counting_proxy import CountingProxy
 from real_data import needs
-from small import same_model
+from small import blobs, same_model
 
 import fedbridge as fb
+from fedbridge.federation.groups import GROUP
 from fedbridge.flower.localhost import Rehearsal
 from fedbridge.flower.server import MODULE
 from fedbridge.runs.folder import RunFolder
@@ -69,6 +70,15 @@ def test_the_same_model_and_history_as_in_one_process(engine, tmp_path):
     assert [line["round"] for line in rounds] == [1, 2, 3]
     assert (tmp_path / "run" / "report.html").exists()
     assert not [line["failures"] for line in remote.history if line["failures"]]
+
+
+def test_more_nodes_than_updates_are_held_at_a_time_run_in_the_simulation(tmp_path):
+    """``benchmarks/simulated_nodes.py`` has 200 of them, and a larger model."""
+    data, options = blobs(sources=GROUP + 2, rows=6), {"model": "linear", "batch_size": 8}
+    local = fb.run(data, "fedavg", 1, workers=1, **options)
+    remote = fb.run(data, "fedavg", 1, engine="flower-sim", out=tmp_path / "run", **options)
+    assert largest_difference(local, remote) <= 1e-6
+    assert remote.history[0]["failures"] == {}
 
 
 def test_a_model_of_the_targets_own_comes_from_its_folder_into_that_of_a_run_on_one_machine(

@@ -7,9 +7,12 @@ import pytest
 from helpers import RULES
 
 from fedbridge.base.errors import OptionError
+from fedbridge.cli import shared
 from fedbridge.cli.main import main
+from fedbridge.report.benchmarks import IMAGE, MARK, PARTS, Benchmarks, write
+from fedbridge.report.tables import to_markdown, to_terminal
 from fedbridge.workflows import bench as module
-from fedbridge.workflows.bench import COUNTS, GROWING, PARTS, Benchmarks, Size, bench, write
+from fedbridge.workflows.bench import COUNTS, GROWING, Size, bench
 
 TINY = Size(
     entries=20_000,
@@ -19,6 +22,7 @@ TINY = Size(
     rounds=1,
     lengths=(500, 900),
     methods=("fedavg",),
+    sources=20,
 )
 MADE_UP = {
     "machine": {"cores": 2, "processor": "X", "python": "3", "torch": "2", "quick": True},
@@ -61,13 +65,44 @@ def test_a_round_is_measured_over_the_bare_loop_and_methods_over_fedavg(monkeypa
     assert cost["ratio"] > 0
 
 
+def test_a_round_is_measured_beside_flowers_own_simulation_in_turn():
+    """Ray and Flower start in a process of their own, as they do in earnest."""
+    pytest.importorskip("ray")
+    (row,) = bench(["flower"], quick=True).flower
+    assert row["method"] == "fedavg"
+    assert row["ratio"] == pytest.approx(row["flower"] / row["seconds"])
+    table = to_markdown(Benchmarks(flower=[row]).tables()[0])
+    assert "| `fedavg` |" in table
+
+
+def test_rounds_of_very_many_sources_are_measured_with_their_memory():
+    found = bench(["many"], quick=True).many
+    assert [(row["method"], row["participation"]) for row in found] == [
+        (name, share) for name in ("fedavg", "fedgp-auto", "fedda-joint") for share in (0.1, 1)
+    ]
+    assert all(row["seconds"] > 0 and row["memory"] >= 0 for row in found)
+    assert found[1]["updates"] == 4 * 44_426 * 21
+
+
+def test_what_cannot_be_measured_says_so():
+    with pytest.raises(OptionError, match=r"'many nonsense 1 5' to be measured.*nonsense"):
+        module._apart("many", "nonsense", "1", "5")
+
+
+def test_names_are_set_as_code_in_documents_and_plainly_in_the_terminal(capsys):
+    (table,) = Benchmarks(methods=[{"method": "auto", "needs": "", "seconds": 1.0}]).tables()
+    assert "| `auto` | 1000 |" in to_markdown(table)
+    shared.results().print(to_terminal(table))
+    assert "`" not in capsys.readouterr().out
+
+
 def test_what_a_document_marks_is_filled_in_and_nothing_else(tmp_path: Path):
     document = tmp_path / "numbers.md"
     text = "Before\n<!-- bench: {} -->\nold\n<!-- end -->\nafter images/growth.svg\n"
     document.write_text("".join(text.format(name) for name in ("rules", "round", "machine")))
     written = write(Benchmarks(**MADE_UP), document)
     now = document.read_text()
-    assert "| fedda | 1.25 | – |" in now
+    assert "| `fedda` | 1.25 | – |" in now
     assert now.count("old") == 1  # nobody measured a round
     assert "2 cores of X" in now
     assert written == [document, tmp_path / "images" / "growth.svg"]
@@ -97,7 +132,7 @@ def test_the_command_prints_tables_or_one_object(capsys):
 
 def test_the_documents_of_the_project_have_the_marks():
     docs = Path(__file__).parents[2] / "docs"
-    marked = module.MARK.findall((docs / "benchmarks.md").read_text())
+    marked = MARK.findall((docs / "benchmarks.md").read_text())
     assert {name for _, name, _ in marked} >= {
         "machine",
         "rules",
@@ -106,4 +141,4 @@ def test_the_documents_of_the_project_have_the_marks():
         "flower",
         "many",
     }
-    assert (docs / module.IMAGE).exists()
+    assert (docs / IMAGE).exists()

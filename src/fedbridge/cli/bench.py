@@ -30,7 +30,8 @@ def add(commands: shared.Commands) -> None:
 def bench_command(args: Namespace) -> int:
     """Measure, and print the ratios."""
     with shared.results_only(args):
-        from fedbridge.workflows.bench import PARTS, bench, write
+        from fedbridge.report.benchmarks import PARTS, write
+        from fedbridge.workflows.bench import bench
 
         parts = args.only.split(",") if args.only else PARTS
         with shared.share_progress(quiet=args.quiet) as tell:

@@ -40,7 +40,7 @@ class Column:
 
     Attributes:
         title: In documents, files and the terminal.
-        kind: Numbers are set to the right.
+        kind: Numbers are set to the right; code is what somebody types, such as a name.
         digits: After the point, in documents.
         heading: On the page; None for the title with a capital letter.
         beside: Columns of a CSV that follow, for the numbers beside a cell's own.
@@ -48,7 +48,7 @@ class Column:
     """
 
     title: str
-    kind: Literal["text", "number"] = "text"
+    kind: Literal["text", "number", "code"] = "text"
     digits: int = 1
     heading: str | None = None
     beside: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def to_markdown(table: Table) -> str:
     lines = [
         [markdown_text(column.title) for column in columns],
         ["---:" if column.kind == "number" else "---" for column in columns],
-        *_written(rows, columns, markdown_text, "**{}**"),
+        *_written(rows, columns, markdown_text, "**{}**", "`{}`"),
     ]
     piped = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([*piped, "", *(markdown_text(note) + "\n" for note in table.notes)])
@@ -247,11 +247,14 @@ def _written(
     columns: Sequence[Column],
     escape: Callable[[str], str],
     bold: str,
+    code: str = "{}",
 ) -> list[list[str]]:
     """The texts of all cells for a document."""
 
     def written(cell: Cell, column: Column) -> str:
-        return (bold if cell.bold else "{}").format(escape(_text(cell, column)))
+        is_code = column.kind == "code" and cell.value is not None
+        text = (code if is_code else "{}").format(escape(_text(cell, column)))
+        return (bold if cell.bold else "{}").format(text)
 
     return [[*map(written, row, columns)] for row in rows]
 

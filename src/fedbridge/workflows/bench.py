@@ -21,23 +21,23 @@ import json
 import multiprocessing
 import os
 import platform
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from fedbridge.base.errors import FedbridgeError, OptionError
-from fedbridge.base.files import read_text, write_atomically
 from fedbridge.core.aggregate import aggregate
 from fedbridge.core.rules import names as rule_names
 from fedbridge.data.load import load_task
@@ -48,10 +48,7 @@ from fedbridge.federation.settings import Settings
 from fedbridge.methods import make, needs_of
 from fedbridge.methods import names as method_names
 from fedbridge.models import build_model
-from fedbridge.report import figure_sheet
-from fedbridge.report.charts import PALETTE
-from fedbridge.report.charts.plots import Series, line_chart
-from fedbridge.report.tables import Column, Table, to_markdown
+from fedbridge.report.benchmarks import PARTS, Benchmarks
 from fedbridge.training.trainer import one_thread
 from fedbridge.workflows.run import run
 
@@ -61,22 +58,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedbridge.report.charts import Chart
-
     Tell = Callable[[float, str], object]
 
-PARTS = ("rules", "growth", "round", "flower", "many", "methods")
-MANY = 1000
 COUNTS = (10, 50, 200, 1000)
 LENGTHS = (1_000_000, 3_000_000, 10_000_000)
 GROWING = ("fedda", "fedda-auto", "fedgp-auto", "fltrust", "zeno", "fedda-joint", "fedgp-joint")
 ROUND_METHODS = ("fedda", "fedgp-auto", "fedda-joint")
 SOURCES, LABELLED, BATCH, BUSIER = 9, 100, 64, 5
 BASELINE = "fedavg"
-MARK = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+ANSWER = "measured: "
 APART = "import sys; from fedbridge.workflows.bench import measure_here as m; m(*sys.argv[1:])"
-IMAGE = Path("images", "growth.svg")
-"""Where the growth curves are written, beside a document."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +82,7 @@ class Size:
         rounds: Rounds that are timed.
         lengths: Of the growth curve over the model's size.
         methods: Whose rounds are timed.
+        sources: Of the federation of very many.
     """
 
     entries: int = 44_426_000
@@ -100,35 +92,11 @@ class Size:
     rounds: int = 5
     lengths: tuple[int, ...] = LENGTHS
     methods: tuple[str, ...] = ()
+    sources: int = 1000
 
 
 WHOLE = Size()
-QUICK = Size(20_000_000, 2_000_000, 3, 640, 2, LENGTHS[:2], ("fedavg", "fedgp-auto", "auto"))
-
-
-@dataclass
-class Benchmarks:
-    """What was measured: rows by part, as ``--json`` prints them."""
-
-    machine: dict[str, Any] = field(default_factory=dict)
-    rules: list[dict[str, Any]] = field(default_factory=list)
-    growth: list[dict[str, Any]] = field(default_factory=list)
-    round: list[dict[str, Any]] = field(default_factory=list)
-    flower: list[dict[str, Any]] = field(default_factory=list)
-    many: list[dict[str, Any]] = field(default_factory=list)
-    methods: list[dict[str, Any]] = field(default_factory=list)
-
-    def tables(self) -> list[Table]:
-        """What was measured, as tables."""
-        return [TABLES[part](rows) for part in PARTS if (rows := getattr(self, part))]
-
-    def charts(self) -> list[Chart]:
-        """Time over sources and over the model's size, as multiples of the bare passes."""
-        found = [
-            _curve(self.growth, "sources", "sources", "Sources, the updates as large together"),
-            _curve(self.growth, "length", "million entries", "Length of the model, 10 sources"),
-        ]
-        return [chart for chart in found if chart is not None]
+QUICK = Size(20_000_000, 2_000_000, 3, 640, 2, LENGTHS[:2], ("fedavg", "fedgp-auto", "auto"), 100)
 
 
 def bench(
@@ -158,37 +126,6 @@ def bench(
         getattr(found, part).extend(MEASURES[part](size, heard))
     tell(1.0, "done")
     return found
-
-
-def write(found: Benchmarks, document: Path) -> list[Path]:
-    """Put tables and picture where a document has marks for them: ``<!-- bench: rules -->``."""
-    text = read_text(document)
-    known = {table.name: to_markdown(table).rstrip("\n") + "\n" for table in found.tables()}
-    if found.machine:
-        known["machine"] = _machine(found.machine) + "\n"
-    if not MARK.search(text):
-        raise OptionError(
-            f"Expected marks such as '<!-- bench: rules -->' and '<!-- end -->' in {document}, "
-            f"but it has none."
-        )
-
-    def filled(mark: re.Match[str]) -> str:
-        return f"{mark[1]}{known[mark[2]]}{mark[3]}" if mark[2] in known else mark[0]
-
-    written = [document]
-    write_atomically(document, MARK.sub(filled, text))
-    charts = found.charts()
-    if charts and str(IMAGE) in text:
-        written.append(document.parent / IMAGE)
-        write_atomically(written[-1], figure_sheet(charts, columns=2))
-    return written
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    return (
-        f"{machine['cores']} cores of {machine['processor']}, Python {machine['python']}, torch "
-        f"{machine['torch']}{' (`--quick`)' if machine['quick'] else ''}."
-    )
 
 
 def _processor() -> str:
@@ -348,10 +285,9 @@ def _round(size: Size, tell: Tell) -> list[dict[str, Any]]:
         tell(done / len(ROUND_METHODS), f"rounds of {name}")
         with _TimedRounds(task, name) as rounds:
             bare()
-            times = [(bare(), rounds.next()) for _ in range(size.rounds)]
-        ratio = statistics.median(ours / theirs for theirs, ours in times)
-        theirs, ours = (statistics.median(column) for column in zip(*times, strict=True))
-        found.append({"method": name, "seconds": ours, "bare": theirs, "ratio": ratio})
+            own, plain = _in_turn(rounds.next, bare, size.rounds)
+        times = {"seconds": statistics.median(own), "bare": statistics.median(plain)}
+        found.append({"method": name, **times, "ratio": _ratio(own, plain)})
     for pipe, loop in zip(pipes, loops, strict=True):
         pipe.send(False)
         loop.join()
@@ -392,20 +328,41 @@ class _TimedRounds:
         return time.perf_counter() - begun
 
 
+def _in_turn(
+    ours: Callable[[], float], theirs: Callable[[], float], rounds: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of rounds of ours and of theirs, which take turns: a busy machine is so to both."""
+    times = [(ours(), theirs()) for _ in range(rounds)]
+    mine, other = (list(column) for column in zip(*times, strict=True))
+    return mine, other
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    """The median of the ratios of rounds that followed each other."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
 def _flower(size: Size, tell: Tell) -> list[dict[str, Any]]:
-    """FedAvg over the same sites: Flower's simulation, and a round of ours."""
+    """FedAvg over the same sites: rounds of Flower's simulation and rounds of ours, in turn."""
     if importlib.util.find_spec("ray") is None:
         return []
-    tell(0.0, "Flower's simulation")
-    theirs = float(_apart("flower", str(size.images), str(size.rounds))["seconds"])
-    tell(0.8, "the same here")
-    with _TimedRounds(made_up(size.images), BASELINE) as rounds:
-        ours = statistics.median(rounds.next() for _ in range(size.rounds))
-    return [{"method": BASELINE, "seconds": ours, "flower": theirs, "ratio": theirs / ours}]
+    tell(0.0, "Flower's simulation starts")
+    words = ("flower", str(size.images), str(size.rounds + 1))
+    with (
+        _Apart(*words) as simulation,
+        _TimedRounds(made_up(size.images), BASELINE) as rounds,
+    ):
+        simulation.answer()  # the round in which Ray starts its processes
+        tell(0.5, "rounds of Flower and of ours")
+        ours, theirs = _in_turn(
+            rounds.next, lambda: float(simulation.answer()["seconds"]), size.rounds
+        )
+    times = {"seconds": statistics.median(ours), "flower": statistics.median(theirs)}
+    return [{"method": BASELINE, **times, "ratio": _ratio(theirs, ours)}]
 
 
-def _in_flower(images: int, rounds: int) -> dict[str, float]:
-    """Median seconds of a round of Flower's FedAvg, two clients at a time."""
+def _in_flower(images: int, rounds: int) -> None:
+    """Rounds of Flower's FedAvg, two clients at a time, each when a line says so."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -413,7 +370,7 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
     from flwr.simulation import run_simulation
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's clients would wait for all others
-    client, server, ends = ClientApp(), ServerApp(), []
+    client, server = ClientApp(), ServerApp()
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
@@ -430,9 +387,16 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
         return Message(content, reply_to=message)
 
     class Timed(FedAvg):
+        begun = 0.0
+
+        def configure_train(self, *given: Any) -> Any:
+            sys.stdin.readline()
+            self.begun = time.perf_counter()
+            return super().configure_train(*given)
+
         def aggregate_train(self, *given: Any) -> Any:
             result = super().aggregate_train(*given)
-            ends.append(time.perf_counter())
+            _tell_parent({"seconds": time.perf_counter() - self.begun})
             return result
 
     @server.main()
@@ -440,7 +404,7 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
         model = build_model("cnn", made_up(BATCH))
         strategy = Timed(fraction_evaluate=0.0, min_available_nodes=SOURCES + 1)
         arrays = ArrayRecord(model.state_dict())
-        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds + 1)
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds)
 
     run_simulation(
         server_app=server,
@@ -448,19 +412,18 @@ def _in_flower(images: int, rounds: int) -> dict[str, float]:
         num_supernodes=SOURCES + 1,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    return {"seconds": statistics.median(b - a for a, b in pairwise(ends))}
 
 
 # A thousand sources.
 
 
-def finely_split() -> FederatedTask:
-    """scikit-learn's digits at 28 x 28 pixels, dealt out to a thousand sources and a target."""
+def finely_split(count: int) -> FederatedTask:
+    """scikit-learn's digits at 28 x 28 pixels, dealt out to so many sources and a target."""
     drawn = load_task("digits-noise")
     rows = [_enlarged(site) for site in (*drawn.sources, drawn.target, drawn.test)]
     *shared, target, test = rows
     x, y = (torch.cat([site[k] for site in shared]) for k in range(2))
-    take = torch.arange(2 * MANY) % len(x)
+    take = torch.arange(2 * count) % len(x)
     parts = zip(x[take].split(2), y[take].split(2), strict=True)
     sources = tuple(Site(f"site {k:04}", own, labels) for k, (own, labels) in enumerate(parts))
     return FederatedTask("digits-finely", sources, Site("target", *target), Site("test", *test), 10)
@@ -478,15 +441,15 @@ def _many(size: Size, tell: Tell) -> list[dict[str, Any]]:
         (name, share) for name in ("fedavg", "fedgp-auto", "fedda-joint") for share in (0.1, 1)
     ]
     for done, (name, share) in enumerate(kinds):
-        tell(done / len(kinds), f"{name}, {share:.0%} of {MANY} sources")
-        cost = _apart("many", name, str(share))
+        tell(done / len(kinds), f"{name}, {share:.0%} of {size.sources} sources")
+        cost = _apart("many", name, str(share), str(size.sources))
         found.append({"method": name, "participation": share, **cost})
     return found
 
 
-def _one_of_many(method: str, participation: float) -> dict[str, Any]:
-    """Seconds of a round, and the peak of memory in MB, this process's and what is shared."""
-    task = finely_split()
+def _one_of_many(method: str, participation: float, sources: int) -> dict[str, Any]:
+    """Seconds of a round, and the peak of memory in bytes, this process's and what is shared."""
+    task = finely_split(sources)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     options: dict[str, Any] = {
         "model": "cnn",
@@ -500,7 +463,7 @@ def _one_of_many(method: str, participation: float) -> dict[str, Any]:
         "seconds": statistics.median(
             line["seconds_train"] + line["seconds_aggregate"] for line in result.history[1:]
         ),
-        "updates": 4 * length * (round(participation * MANY) + 1),
+        "updates": 4 * length * (round(participation * sources) + 1),
         "memory": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
     }
 
@@ -541,166 +504,63 @@ def _one_method(method: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def _apart(*words: str) -> dict[str, Any]:
-    """Measure something in a process of its own, which prints what it found."""
-    command = [sys.executable, "-c", APART, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise OptionError(f"Expected {' '.join(words)!r} to be measured, but it said: {said}")
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+class _Apart:
+    """A process of its own that measures something and answers by lines of JSON."""
 
+    def __init__(self, *words: str) -> None:
+        self.words = words
 
-def measure_here(what: str, first: str, count: str) -> None:
-    """The other end of ``_apart``."""
-    if what == "flower":
-        found = _in_flower(int(first), int(count))
-    elif what == "many":
-        found = _one_of_many(first, float(count))
-    else:
-        found = _one_method(first, int(count))
-    sys.stdout.write(json.dumps(found) + "\n")
-
-
-# Tables and pictures.
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _rules_table(rows: list[dict[str, Any]]) -> Table:
-    return Table(
-        "rules",
-        "Aggregation over two bare passes",
-        (
-            Column("rule"),
-            Column("time / two passes", "number", digits=2),
-            Column("extra memory, %", "number"),
-        ),
-        tuple((r["rule"], r["ratio"], _percent(r["extra_memory"])) for r in rows),
-    )
-
-
-def _growth_table(rows: list[dict[str, Any]]) -> Table:
-    shapes = list(dict.fromkeys((row["sources"], row["length"]) for row in rows))
-    by_rule: dict[str, dict[tuple[int, int], float]] = {rule: {} for rule in GROWING}
-    for row in rows:
-        by_rule[row["rule"]][row["sources"], row["length"]] = row["ratio"]
-    titles = [Column(f"{n} × {m:,}", "number") for n, m in shapes]
-    return Table(
-        "growth",
-        "Aggregation over two bare passes, by sources and entries",
-        (Column("time / two passes"), *titles),
-        tuple((rule, *(seen.get(s) for s in shapes)) for rule, seen in by_rule.items()),
-    )
-
-
-def _round_table(rows: list[dict[str, Any]]) -> Table:
-    return Table(
-        "round",
-        "A round over the bare loop",
-        (
-            Column("method"),
-            Column("round, s", "number", digits=2),
-            Column("bare loop, s", "number", digits=2),
-            Column("ratio", "number", digits=2),
-        ),
-        tuple((r["method"], r["seconds"], r["bare"], r["ratio"]) for r in rows),
-    )
-
-
-def _flower_table(rows: list[dict[str, Any]]) -> Table:
-    return Table(
-        "flower",
-        "A round in Flower's simulation over ours",
-        (
-            Column("method"),
-            Column("fedbridge, s", "number", digits=2),
-            Column("Flower, s", "number", digits=2),
-            Column("Flower / fedbridge", "number"),
-        ),
-        tuple((r["method"], r["seconds"], r["flower"], r["ratio"]) for r in rows),
-    )
-
-
-def _many_table(rows: list[dict[str, Any]]) -> Table:
-    return Table(
-        "many",
-        "A round of a thousand sources",
-        (
-            Column("method"),
-            Column("taking part, %", "number", digits=0),
-            Column("round, s", "number"),
-            Column("updates, MB", "number", digits=0),
-            Column("peak of memory, MB", "number", digits=0),
-        ),
-        tuple(
-            (
-                r["method"],
-                100 * r["participation"],
-                r["seconds"],
-                r["updates"] / 1e6,
-                r["memory"] / 1e6,
-            )
-            for r in rows
-        ),
-    )
-
-
-def _methods_table(rows: list[dict[str, Any]]) -> Table:
-    def scaled(row: dict[str, Any], name: str, factor: float) -> float | None:
-        return factor * row[name] if name in row else None
-
-    return Table(
-        "methods",
-        "What a round costs",
-        (
-            Column("method"),
-            Column("ms per round", "number", digits=0),
-            Column("against fedavg", "number"),
-            Column("KB up", "number", digits=0),
-            Column("KB down", "number", digits=0),
-            Column("MB of memory", "number", digits=0),
-            Column("needs"),
-        ),
-        tuple(
-            (
-                row["method"],
-                scaled(row, "seconds", 1e3),
-                row.get("ratio"),
-                scaled(row, "bytes_up", 1e-3),
-                scaled(row, "bytes_down", 1e-3),
-                scaled(row, "memory", 1e-6),
-                row.get("error") or row["needs"] or None,
-            )
-            for row in rows
-        ),
-    )
-
-
-def _curve(rows: list[dict[str, Any]], over: str, label: str, title: str) -> Chart | None:
-    unit = 1e6 if over == "length" else 1
-    lines = [
-        Series(
-            rule,
-            tuple(
-                (r[over] / unit, r["ratio"]) for r in rows if (r["rule"], r["over"]) == (rule, over)
-            ),
-            style,
+    def __enter__(self) -> _Apart:
+        self.errors = TemporaryFile()
+        command = [sys.executable, "-c", APART, *self.words]
+        self.process = subprocess.Popen(
+            command, stdin=PIPE, stdout=PIPE, stderr=self.errors, text=True
         )
-        for rule, style in zip(GROWING, PALETTE, strict=False)
-    ]
-    return line_chart(
-        f"growth-{over}",
-        title,
-        lines,
-        x_label=label,
-        y_label="time over two bare passes",
-        whole=False,
-        from_zero=True,
-    )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()  # with its input at an end, it comes to its own
+        self.errors.close()
+
+    def answer(self) -> dict[str, Any]:
+        """What it says next, once it is asked; what others print in it is passed over."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith(ANSWER):
+                found: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
+                return found
+        self.errors.seek(0)
+        said = (self.errors.read().decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        raise OptionError(f"Expected {' '.join(self.words)!r} to be measured, but it said: {said}")
+
+
+def _apart(*words: str) -> dict[str, Any]:
+    """Measure something in a process of its own."""
+    with _Apart(*words) as process:
+        return process.answer()
+
+
+def _tell_parent(found: Mapping[str, Any]) -> None:
+    """Answer as one of ``_Apart``."""
+    sys.stdout.write(f"{ANSWER}{json.dumps(found)}\n")
+    sys.stdout.flush()
+
+
+def measure_here(what: str, *given: str) -> None:
+    """The other end of ``_Apart``."""
+    if what == "flower":
+        images, rounds = map(int, given)
+        _in_flower(images, rounds)
+    elif what == "many":
+        method, participation, sources = given
+        _tell_parent(_one_of_many(method, float(participation), int(sources)))
+    else:
+        method, count = given
+        _tell_parent(_one_method(method, int(count)))
 
 
 MEASURES: Mapping[str, Callable[[Size, Tell], list[dict[str, Any]]]] = {
@@ -710,12 +570,4 @@ MEASURES: Mapping[str, Callable[[Size, Tell], list[dict[str, Any]]]] = {
     "flower": _flower,
     "many": _many,
     "methods": _methods,
-}
-TABLES: Mapping[str, Callable[[list[dict[str, Any]]], Table]] = {
-    "rules": _rules_table,
-    "growth": _growth_table,
-    "round": _round_table,
-    "flower": _flower_table,
-    "many": _many_table,
-    "methods": _methods_table,
 }
