@@ -33,23 +33,26 @@ def in_order(lengths: Lengths) -> list[int]:
     return sorted(range(len(lengths.cells)), key=lengths, reverse=True)
 
 
-def test_before_anything_is_known_methods_that_are_more_than_a_rule_come_first():
-    lengths = Lengths(planned((0, "alone-forest", 5), (0, "fedavg", 5), (0, "auto", 5)))
-    assert in_order(lengths) == [2, 1, 0]
+def test_before_anything_is_known_what_usually_takes_long_comes_first():
+    lengths = Lengths(
+        planned((0, "alone-logistic", 5), (0, "fedavg", 5), (0, "auto", 5), (0, "fedgp", 50))
+    )
+    assert in_order(lengths) == [3, 2, 1, 0]
 
 
-def test_what_is_known_puts_the_rest_in_order_and_the_unknown_first():
+def test_what_is_known_puts_the_rest_in_order():
     lengths = Lengths(
         planned((0, "auto", 10), (0, "fedgp", 10), (1, "auto", 10), (0, "fedgp", 90), (0, "mme", 1))
     )
-    lengths.note(0, 20.0)
+    lengths.note(0, 50.0)
     lengths.note(1, 4.0)
-    assert lengths(2) == (False, 20.0)  # as in the other setting
-    assert lengths(3) == (False, 36.0)  # by its rounds
-    assert in_order(lengths)[:3] == [4, 3, 0]
+    assert lengths(2) == 50.0  # as in the other setting
+    assert lengths(3) == 36.0  # by its rounds
+    assert lengths(4) == pytest.approx(1.2)  # beside 2.0 and 0.4 for a round of fedavg
     lengths.note(2, 80.0)
-    assert lengths(2) == (False, 80.0)
-    assert lengths(0) == (False, 20.0)
+    assert lengths(2) == 80.0
+    assert lengths(0) == 50.0
+    assert in_order(lengths) == [2, 0, 3, 1, 4]
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedbridge.base.errors import FedbridgeError
 from fedbridge.base.files import file_name
 from fedbridge.base.processes import Event, Tell, core_count, work_in_processes
-from fedbridge.core import rules
 from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.federation.source_rounds import SourceRounds
 from fedbridge.runs.cell import CellSpec
@@ -36,7 +36,20 @@ if TYPE_CHECKING:
 
 SCRATCH = "shared-rounds"
 """What the folder of a table calls the rounds that its runs share while they last."""
-ANY, ALONE = "", "alone-"
+ANY = ""
+"""In place of the name of a setting."""
+USUAL = {
+    "finetune-cv": 8.0,
+    "finetune-offline": 5.0,
+    "fada": 5.0,
+    "auto": 2.5,
+    "fedrep": 2.0,
+    "target-only": 0.2,
+    "target-only-matched": 0.2,
+    "alone-logistic": 0.2,
+    "alone-forest": 0.5,
+}
+"""Rounds over those of ``fedavg``, about, where they differ much (docs/methods.md): a guess."""
 
 CellProgress = Callable[[float, int, str], object]
 """Called with the cells done so far (a running one counts in part), all cells, and which ran."""
@@ -136,13 +149,16 @@ def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
 
 @dataclass
 class Lengths:
-    """How long runs take, as far as those that are done can tell.
+    """How long runs take, by those that are done: in seconds, or in rounds of ``fedavg`` before.
 
-    The first run of each kind goes before all others: what is known of it puts the rest in order.
+    Attributes:
+        cells: the runs.
+        seconds: of a round of those that are done, by setting (and ``ANY``) and method.
     """
 
     cells: Sequence[PlannedRun]
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    scales: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, number: int, seconds: float) -> None:
         """A run took so long."""
@@ -150,19 +166,24 @@ class Lengths:
         spent = seconds / cell.rounds
         for setting in (cell.setting.label, ANY):
             self.seconds.setdefault((setting, cell.variant.name), []).append(spent)
+            self.scales.setdefault(setting, []).append(spent / _usual(cell))
 
-    def __call__(self, number: int) -> tuple[bool, float]:
-        """Whether nothing is known, and how long it takes; what is more than a rule takes longer.
+    def __call__(self, number: int) -> float:
+        """As the runs of this method in its setting; else as it usually is beside others there.
 
-        A method that was never run in this setting takes as long as in the others.
+        What nothing is known of in its setting is taken from the other settings.
         """
         cell = self.cells[number]
         for setting in (cell.setting.label, ANY):
             known = self.seconds.get((setting, cell.variant.name))
             if known:
-                return False, cell.rounds * sum(known) / len(known)
-        alone = cell.method.startswith(ALONE)
-        return True, -1 if alone else float(cell.method not in rules.names())
+                return cell.rounds * mean(known)
+        scales = self.scales.get(cell.setting.label) or self.scales.get(ANY) or [1.0]
+        return cell.rounds * _usual(cell) * median(scales)
+
+
+def _usual(cell: PlannedRun) -> float:
+    return USUAL.get(cell.method, 1.0)
 
 
 @dataclass
