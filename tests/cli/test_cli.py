@@ -573,3 +573,14 @@ class TestProcess:
         resumed = answer(capsys, *words, *rounds, "--out", "o", "--resume")
         whole = answer(capsys, *words, *rounds, "--out", "whole")
         assert resumed["loss"] == whole["loss"]
+
+
+def test_an_option_is_called_what_it_was_typed_as(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    rows = [f"{site},{k},{k % 2}" for site in "AB" for k in range(20)]
+    table.write_text("\n".join(["site,age,label", *rows]))
+    words = ["run", str(table), "--target", "A", "--out", str(tmp_path / "run")]
+    assert main([*words, "--drop-columns", "agee"]) == 2
+    assert "Expected `--drop-columns` to name" in capsys.readouterr().err
+    assert main([*words, "--set", "drop_columns=agee"]) == 2
+    assert "Expected `drop_columns` to name" in capsys.readouterr().err

@@ -48,6 +48,32 @@ def agreed(made):
     return made
 
 
+@pytest.mark.parametrize("option", ["--columns age,wieght", "--impute wieght"])
+def test_a_column_that_no_site_has_described_is_refused(agreed, option, capsys):
+    for name in agreed.plan().sites:
+        patients(name, weight=1.5).to_csv(agreed.site(name).settings().data, index=False)
+        check(agreed.site(name).folder)
+    before = agreed.plan_file.read_text()
+    assert change(agreed.folder, option) == 2
+    said = capsys.readouterr().err
+    assert f"Expected {option.split()[0]} to name columns that some site has described" in said
+    assert "Did you mean 'weight'?" in said
+    assert agreed.plan_file.read_text() == before
+
+
+def test_the_positive_label_is_one_that_the_sites_agreed_on(agreed):
+    assert change(agreed.folder, "--positive ja") == 0
+    assert agreement(agreed) == "problem"
+    assert change(agreed.folder, "--positive no") == 0
+    assert agreement(agreed) == "ok"
+    assert config_of(agreed)["positive"] == "no"
+
+
+def test_a_column_may_be_planned_before_all_sites_have_described_theirs(agreed):
+    agreed.site("B").description.unlink()
+    assert change(agreed.folder, "--columns age,weight") == 0
+
+
 def test_method_rounds_and_options_need_nothing_of_the_sites(agreed, capsys):
     before = secrets(agreed)
     settings = {n: agreed.site(n).settings_file.read_bytes() for n in agreed.plan().sites}

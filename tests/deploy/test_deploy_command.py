@@ -54,7 +54,7 @@ def test_options_reach_the_plan(init, folder, capsys):
     [
         ("--sites A,A", "twice"),
         ("--method fedad", "Did you mean 'fedda'"),
-        ("--method kd3a", "sites elsewhere"),
+        ("--method fada", "sites elsewhere"),
         ("--lrr 0.1", "Did you mean 'lr'"),
         ("--encoding int7", "int8"),
         ("--dp-clip 1", "its own site.toml"),

@@ -48,6 +48,31 @@ def test_rows_are_those_of_the_task_on_one_machine(agreed, tmp_path):
     assert load(context(agreed, "T")).test.x.equal(task.test.x)
 
 
+def test_measures_are_of_the_label_that_the_plan_calls_positive(agreed):
+    load = own_rows(agreed.schema)
+    assert [
+        load(context(agreed, "T", **run)).positive
+        for run in ({}, {"positive": ""}, {"positive": "no"}, {"positive": "yes"})
+    ] == [1, 1, 0, 1]
+    with pytest.raises(OptionError, match=r"`positive` to be one of the labels 'no', 'yes'"):
+        load(context(agreed, "T", positive="ja"))
+
+
+def test_rows_without_labels_are_those_of_one_machine_and_no_source_has_any(agreed, tmp_path):
+    """Withheld ones first, then those whose label is empty."""
+    tables = {name: patients(name) for name in agreed.plan().sites}
+    for name, table in tables.items():
+        table.loc[3:7, "label"] = None
+        table.to_csv(agreed.site(name).settings().data, index=False)
+        (tmp_path / "all").mkdir(exist_ok=True)
+        table.to_csv(tmp_path / "all" / f"{name}.csv", index=False)
+    task = load_task(tmp_path / "all", "T", 3, n_target=6)
+    load = own_rows(agreed.schema)
+    assert load(context(agreed, "T")).unlabelled.equal(task.unlabelled)
+    assert len(task.unlabelled) > 5
+    assert load(context(agreed, "A")).unlabelled is None
+
+
 @pytest.mark.parametrize(
     "run", [{"n-target": 2}, {"n-target": 2, "test-fraction": 0.03}, {"test-fraction": 0.95}]
 )

@@ -15,6 +15,7 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.data.preparing import AddNoise
 from fedbridge.federation import groups
+from fedbridge.federation.needs import UnmetNeedError
 from fedbridge.flower import FedBridgeStrategy
 from fedbridge.methods import finetune
 from fedbridge.models import build_model
@@ -102,6 +103,50 @@ def test_sources_so_many_that_updates_are_used_in_groups(method, tmp_path, monke
     monkeypatch.setattr(groups, "GROUP", 3)
     options = {"warmup": 1, "dropout": 0.2}
     assert_same(both(blobs(target_rows=24, sources=8), method, tmp_path, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gate": 0.5, "warmup": 1, "participation": 0.5, "weights": "samples"},
+        {"gate": 0.5, "heads": "own", "labels": "soft", "focus": "leave-one-out"},
+        {"gate": 0.5, "labelled": True, "class_weights": "balanced", "early_stopping": 2},
+        {"dropout": 0.4, "optimizer": "adam", "mixup": 0},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_a_vote_is_held_where_the_unlabelled_rows_are(options, tmp_path):
+    task = blobs(target_rows=24, n_target=10)
+    assert_same(both(task, "kd3a", tmp_path, rounds=3, **options))
+
+
+def test_of_a_vote_an_update_and_what_each_model_is_worth_leave(tmp_path):
+    task = blobs(target_rows=24, n_target=10)
+    options = {**QUICK, "heads": "own"}
+    _, grid = run_over_pretended_flower(task, "kd3a", 2, tmp_path, **options)
+    sent = [content for name, kind, content in grid.sent if (name, kind) == ("target", "train")]
+    assert len(sent) == 2
+    for content in sent:
+        assert {*content.array_records} == {"update-0", "told-0"}
+        told = content.array_records["told-0"]
+        assert {name: array.numpy().shape for name, array in told.items()} == {
+            "focus": (3,),
+            "heard": (),
+        }
+
+
+def test_a_target_without_such_rows_says_what_is_missing(tmp_path):
+    with pytest.raises(UnmetNeedError, match="unlabelled rows of the target"):
+        run_over_pretended_flower(blobs(), "kd3a", 2, tmp_path, **QUICK)
+
+
+def test_a_vote_with_batch_norm(tmp_path):
+    task, options = blobs(target_rows=24, n_target=10), {**QUICK, "model": Normed(), "gate": 0.3}
+    grid = PretendGrid(nodes_of(task, tmp_path, model=Normed))
+    strategy, _ = run_over_pretended_flower(task, "kd3a", 2, tmp_path, grid, **options)
+    local = fb.run(task, "kd3a", 2, workers=1, **options)
+    assert local.history[-1]["consensus"] > 0
+    assert same_model(local.model, strategy.result.model)
 
 
 @pytest.mark.parametrize("method", ["fedda", "auto"])

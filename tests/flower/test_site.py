@@ -14,6 +14,7 @@ from fedbridge.core.blocks import parameter_vector
 from fedbridge.data.site_package import load_site, save_site, sites_of
 from fedbridge.evaluation.metrics import Evaluation
 from fedbridge.flower.client import discreet
+from fedbridge.flower.floors import Floors
 from fedbridge.flower.messages import (
     RequestError,
     RunSpec,
@@ -22,7 +23,9 @@ from fedbridge.flower.messages import (
     jobs_to_json,
     read,
 )
+from fedbridge.flower.privacy import LocalPrivacy
 from fedbridge.flower.site import SiteMemory, SiteWorker
+from fedbridge.methods.kd3a import Vote
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.record import read_run
 from fedbridge.training.job import Job, LocalPlan
@@ -36,6 +39,13 @@ ORDERS = RunSpec("r", 0, "target", ("site 0", "site 1", "site 2"), "fedavg", {},
 def worker(tmp_path, which=1, **changes):
     site = sites_of(blobs())[which]
     return SiteWorker(site, replace(ORDERS, **changes), SiteMemory(tmp_path, "r", site.name))
+
+
+def voting(tmp_path, rows=40, **site):
+    """A target with some rows without labels, in a run that has its sources vote on them."""
+    own = sites_of(blobs(target_rows=rows + 10, n_target=10))[0]
+    memory = SiteMemory(tmp_path, "r", own.name)
+    return SiteWorker(own, replace(ORDERS, method="kd3a"), memory, **site)
 
 
 def news_of(state):
@@ -117,6 +127,43 @@ class TestASiteRefuses:
         doing = worker(tmp_path)
         with pytest.raises(RequestError, match="jobs for site"):
             doing.train(1, [Job(3, LocalPlan(), 0)], [doing.federation.initial])
+
+    def test_rows_without_labels_where_there_are_none_or_in_several_jobs(self, tmp_path):
+        job = Job(4, LocalPlan(), 0)
+        for doing, jobs in (
+            (worker(tmp_path, 0, method="kd3a"), [job]),
+            (voting(tmp_path), [job, job]),
+            (voting(tmp_path), [job, Job(0, LocalPlan(), 0)]),
+            (voting(tmp_path), [Job(0, LocalPlan(), 0, beside=(1,))]),
+        ):
+            with pytest.raises(RequestError, match=r"jobs for site|one job a message"):
+                doing.train(1, jobs, [doing.federation.initial])
+
+    @pytest.mark.parametrize("spoilt", ["size", "count", "nan"])
+    def test_a_vote_of_what_are_no_models_of_the_run(self, spoilt, tmp_path):
+        doing = voting(tmp_path)
+        start = doing.federation.initial
+        models = torch.stack([start.parameters] * (9 if spoilt == "count" else 2))
+        models = models[:, :-1] if spoilt == "size" else models
+        models = models * torch.nan if spoilt == "nan" else models
+        job = Job(4, LocalPlan(), 0, objective=Vote(models, {}, 0.5, 1))
+        with pytest.raises(RequestError, match="a vote of models of this run"):
+            doing.train(1, [job], [start])
+
+    def test_a_vote_that_its_privacy_does_not_cover(self, tmp_path):
+        doing = voting(tmp_path, privacy=LocalPrivacy(1.0, 1.0))
+        start = doing.federation.initial
+        vote = Vote.of_models([start] * 3, 0.5, 1)
+        with pytest.raises(RequestError, match="privacy covers"):
+            doing.train(1, [Job(4, LocalPlan(), 0, objective=vote)], [start])
+
+    def test_a_vote_on_fewer_unlabelled_rows_than_its_floors_allow(self, tmp_path):
+        doing = voting(tmp_path, floors=Floors(least_rows=20), rows=16)
+        start = doing.federation.initial
+        vote = Vote.of_models([start] * 3, 0.5, 1)
+        plan = LocalPlan(batch_size=4, steps=1)
+        with pytest.raises(RequestError, match="rows in an update"):
+            doing.train(1, [Job(4, plan, 0, objective=vote)], [start])
 
     @pytest.mark.parametrize("keeps", [((0, 99),), ((-1, 2),), ((4, 2),)], ids=str)
     def test_parts_that_no_model_has(self, keeps, tmp_path):

@@ -13,9 +13,10 @@ from fedbridge.federation.federation import TargetFailedError
 from fedbridge.federation.method import Record
 from fedbridge.federation.needs import Need, UnmetNeedError
 from fedbridge.methods import kd3a
-from fedbridge.methods.kd3a import Distillation, consensus_focus, knowledge_vote
+from fedbridge.methods.kd3a import Distillation, Vote, consensus_focus, knowledge_vote
 from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Batch
+from fedbridge.training.state import State
 
 QUICK = {"workers": 1, "model": "mlp:8", "lr": 0.3, "batch_size": 8}
 
@@ -264,9 +265,10 @@ class TestDistillation:
 
 @pytest.mark.parametrize("labels", ["one-hot", "soft"])
 def test_the_target_learns_classes_or_probabilities(labels):
-    made = method("kd3a", federation(unlabelled_blobs(), method="kd3a"), labels=labels)
-    consensus = knowledge_vote(random_answers(), 0.9)
-    objective = made._lesson(1, consensus, 4).objective
+    answers = random_answers()
+    consensus, told = knowledge_vote(answers, 0.9), iter(answers.log())
+    vote = Vote.of_models([State(torch.zeros(2), {})] * 4, 0.9, 1, labels=labels)
+    objective = vote.taught(lambda *asked, **how: next(told))
     supporters = consensus.supporters.float()
     if labels == "one-hot":
         assert torch.equal(objective.knowledge, torch.eye(3)[consensus.classes])
@@ -275,6 +277,8 @@ def test_the_target_learns_classes_or_probabilities(labels):
         torch.testing.assert_close(objective.knowledge, consensus.soft.float())
         torch.testing.assert_close(objective.weight, supporters.clamp(min=0.001) / 4)
     assert 0 < float((supporters > 0).float().mean()) < 1
+    assert float(objective.found["heard"]) == consensus.share
+    torch.testing.assert_close(objective.found["focus"], consensus_focus(answers, 0.9))
 
 
 class TestHeads:

@@ -33,7 +33,7 @@ OF_TABLES = ("label_column", "columns", "categorical", "kind", "impute")
 OF_SITE = ("role", *OF_TABLES, "seed", "image_size", "grayscale")
 """What a site agrees to, besides."""
 DEVICE = "device"
-OF_PLAN = ("sites", "target", "method", "model", "rounds", "join", "leave")
+OF_PLAN = ("sites", "target", "method", "model", "rounds", "positive", "join", "leave")
 """What is the coordinator's alone to say."""
 STYLES: dict[FindingState, str] = {
     "ok": "green",
@@ -156,6 +156,7 @@ def _add_plan(parser: shared.Parser) -> None:
     parser.add_argument("--categorical", help="columns of numbers that are codes")
     parser.add_argument("--kind", help="classification or regression (default: by the labels)")
     parser.add_argument("--impute", help="columns that a site may lack, separated by commas")
+    parser.add_argument("--positive", help="the label, of two, that measures are of")
     parser.add_argument(
         "--form", choices=("table", "images", "npz"), help="what each site has (default: table)"
     )
@@ -367,7 +368,7 @@ def _planned(args: Namespace, before: DeploymentPlan | None) -> dict[str, Any]:
             )
     check_known(others, (*OF_DATA, *NAMES, *NETWORK), known)
     Settings(**{name: value for name, value in of_run.items() if name in NAMES})
-    names = ("target", "method", "model", "rounds", "seed")
+    names = ("target", "method", "model", "rounds", "seed", "positive")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.sites is not None:
         given["sources"] = tuple(name.strip() for name in args.sites.split(","))

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (FedbridgeError, OSError) as error:
             if debug:
                 raise
-            return complain(f"error: {error}", USER_ERROR)
+            return complain(f"error: {_as_typed(str(error), words)}", USER_ERROR)
         except Exception as error:
             if debug:
                 raise
@@ -66,6 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             what = f"{type(error).__name__}: {error}"
             return complain(f"internal error: {what} (--debug shows where)", FAILED)
     return status
+
+
+def _as_typed(text: str, words: Sequence[str]) -> str:
+    """A message in which options that were typed are spelt as they were typed."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    for flag in flags:
+        if "-" in (name := flag[2:]):
+            text = text.replace(f"`{name.replace('-', '_')}`", f"`{flag}`")
+    return text
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -206,7 +206,7 @@ def assemble(
     """
     own_test = test is not None
     test = test if test is not None else select(target, split.test)
-    loose, loose_ids = _unlabelled_rows(target, split, unlabelled)
+    loose, loose_ids = unlabelled_rows(target, split, unlabelled)
     pool = select(target, split.training)
     sites = tuple(as_site(source, rows) for source, rows in sources.items())
     labelled = select(target, split.labelled)
@@ -282,8 +282,8 @@ def training_rows(rows: SiteRows, test_share: float, seed: int) -> SiteRows:
     return select(rows, which)
 
 
-def _unlabelled_rows(
-    target: SiteRows, split: TargetSplit, more: tuple[Tensor, Sequence[int | str]] | None
+def unlabelled_rows(
+    target: SiteRows, split: TargetSplit, more: tuple[Tensor, Sequence[int | str]] | None = None
 ) -> tuple[Features | None, list[int | str]]:
     """Training rows whose label is withheld, then those that never had one."""
     withheld = select(target, split.unlabelled)

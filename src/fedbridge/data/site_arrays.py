@@ -21,7 +21,14 @@ from fedbridge.base.errors import (
     UnreadableError,
 )
 from fedbridge.base.options import check_choice
-from fedbridge.data.arrays import SiteRows, as_features, as_site, read_domain, select
+from fedbridge.data.arrays import (
+    SiteRows,
+    as_features,
+    as_site,
+    read_domain,
+    select,
+    unlabelled_rows,
+)
 from fedbridge.data.images.folder import IMAGE_SIZE, image_files, image_rows
 from fedbridge.data.images.preprocessing import ImagePreprocessing
 from fedbridge.data.labels import as_labels, as_values, class_indices, code_labels, show
@@ -226,7 +233,9 @@ def load_array_site(
     test = as_site(f"{name} (test)", select(rows, divided.test))
     if names is not None:
         check_target_classes(train, names)
-    return LocalSite(name, role, train, test, n_classes, names, agreed.reading.how)
+    loose, _ = unlabelled_rows(rows, divided)
+    how = agreed.reading.how
+    return LocalSite(name, role, train, test, n_classes, names, how, unlabelled=loose)
 
 
 def _coded(labels: Labels, known: tuple[Any, ...], site: str) -> torch.Tensor:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.data.images.preprocessing import ImagePreprocessing
+    from fedbridge.data.rows import Features
     from fedbridge.data.tables.preprocessing import Preprocessing
 
 FORMAT = "1"
@@ -45,6 +46,7 @@ class LocalSite:
         class_names: the labels as the data spell them.
         preprocessing: how the target's new rows are to be treated.
         positive: index of the class, of two, that the target's measures are of.
+        unlabelled: more of the target's rows, without labels, for methods that learn from such.
     """
 
     name: str
@@ -55,6 +57,7 @@ class LocalSite:
     class_names: tuple[str, ...] | None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     positive: int = 1
+    unlabelled: Features | None = None
 
     def __post_init__(self) -> None:
         if (self.role == "target") != (self.test is not None):
@@ -64,8 +67,8 @@ class LocalSite:
             )
 
 
-def sites_of(task: FederatedTask) -> list[LocalSite]:
-    """Every site's part of a task, the target first."""
+def sites_of(task: FederatedTask, *, unlabelled: bool = True) -> list[LocalSite]:
+    """Every site's part of a task, the target first; ``unlabelled`` rows only where wanted."""
     target = LocalSite(
         task.target.name,
         "target",
@@ -75,6 +78,7 @@ def sites_of(task: FederatedTask) -> list[LocalSite]:
         task.class_names,
         task.preprocessing,
         task.positive,
+        task.unlabelled if unlabelled else None,
     )
     sources = [
         LocalSite(site.name, "source", site, None, task.n_classes, task.class_names)
@@ -89,6 +93,8 @@ def save_site(path: Path, site: LocalSite) -> None:
     tensors = {"train.x": whole(site.train.x, what), "train.y": site.train.y}
     if site.test is not None:
         tensors |= {"test.x": whole(site.test.x, what), "test.y": site.test.y}
+    if site.unlabelled is not None:
+        tensors["unlabelled.x"] = whole(site.unlabelled, what)
     header = {
         "name": site.name,
         "role": site.role,
@@ -149,4 +155,5 @@ def _site(header: dict[str, Any], tensors: dict[str, Tensor]) -> LocalSite:
         None if names is None else tuple(names),
         how,
         header.get("positive", 1),
+        tensors.get("unlabelled.x"),
     )

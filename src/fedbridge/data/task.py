@@ -289,6 +289,14 @@ class FederatedTask:
             return samples
         return site.prepare(samples, torch.Generator().manual_seed(0))
 
+    def unlabelled_site(self) -> Site | None:
+        """The target's rows without labels as a site, whose labels say nothing; None for none."""
+        if self.unlabelled is None:
+            return None
+        own = self.target
+        nothing = own.y[:1].repeat(len(self.unlabelled), *(1 for _ in own.y.shape[1:])) * 0
+        return replace(own, name=_unlabelled(own.name), x=self.unlabelled, y=nothing)
+
     def _labelled_sites(self) -> tuple[Site, ...]:
         pool = () if self.target_pool is None else (self.target_pool,)
         return (*self.sources, self.target, self.test, *pool)
@@ -347,7 +355,22 @@ class DistantTask(FederatedTask):
     Over a network nobody holds the whole task. The coordinator knows names, sample counts and
     shapes; a site knows its own rows as well. Both work with the same interface, in which the rows
     of the others are simply not there.
+
+    Attributes:
+        n_unlabelled: how many rows without labels the target says that it has.
     """
+
+    n_unlabelled: int = 0
+
+    def unlabelled_site(self) -> Site | None:
+        """The target's rows without labels, or what is known of them."""
+        if self.unlabelled is not None or not self.n_unlabelled:
+            return super().unlabelled_site()
+        own = self.target
+        name, shape = _unlabelled(own.name), own.x.shape[1:]
+        return distant_site(
+            name, self.n_unlabelled, shape, n_classes=self.n_classes, outputs=self.outputs
+        )
 
     def __post_init__(self) -> None:
         """What can be checked without rows; each site checks its own."""
@@ -371,6 +394,10 @@ class UntestedTask(FederatedTask):
 
     def _labelled_sites(self) -> tuple[Site, ...]:
         return (*self.sources, self.target)
+
+
+def _unlabelled(target: str) -> str:
+    return f"{target} (unlabelled)"
 
 
 def distant_site(
@@ -532,21 +559,30 @@ def left_out_notes(sites: Sequence[str]) -> list[str]:
 
 def with_positive(task: FederatedTask, label: object) -> FederatedTask:
     """The task with measures of this class, of two; its rows stay as they are."""
-    if task.n_classes != 2:
-        found = "values to predict" if task.n_classes is None else f"{task.n_classes} classes"
+    names = (task.class_names or ("0", "1")) if task.n_classes == 2 else ()
+    found = class_called(label, names, f"task {task.name!r}", task.n_classes)
+    note = f"positive class: {names[found]!r}"
+    return replace(task, positive=found, notes=(*task.notes, note))
+
+
+def class_called(
+    label: object, names: Sequence[str], whose: str, n_classes: int | None = None
+) -> int:
+    """Number of the class, of two, that is called so."""
+    if len(names) != 2:
+        many = len(names) or n_classes
+        found = "values to predict" if not many else f"{many} classes"
         raise OptionError(
-            f"Expected two classes, one of which is `positive`, but task {task.name!r} has "
-            f"{found}: leave it out."
+            f"Expected two classes, one of which is `positive`, but {whose} has {found}: leave it "
+            f"out."
         )
-    names = task.class_names or ("0", "1")
     meant = _meant(str(label), names)
     if meant is None:
         raise OptionError(
             f"Expected `positive` to be one of the labels {', '.join(map(repr, names))}, but got "
             f"{label!r}.{nearest(str(label), names)}"
         )
-    note = f"positive class: {meant!r}"
-    return replace(task, positive=names.index(meant), notes=(*task.notes, note))
+    return names.index(meant)
 
 
 def _meant(name: str, names: Iterable[str]) -> str | None:

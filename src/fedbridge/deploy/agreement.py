@@ -12,7 +12,7 @@ from fedbridge.data.site_arrays import agree_arrays
 from fedbridge.data.tables.proposals import propose
 from fedbridge.data.tables.schema import TableSummary, agree, kinds_of, shared_columns
 from fedbridge.deploy.findings import Finding, proposals
-from fedbridge.deploy.loading import ARRAYS
+from fedbridge.deploy.loading import ARRAYS, positive_class
 from fedbridge.runs.members import Members, read_members, write_members
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def agreement(
         found += proposals(proposed)
         found += _way_out(deployment, plan, sites, proposed)
     else:
+        positive_class(schema, plan.positive)
         _settle(deployment, plan, schema.to_json())
         predicted = "a number" if schema.n_classes is None else f"{schema.n_classes} classes"
         said = f"{len(schema.kinds)} columns, {predicted}; written into the app"
@@ -93,6 +94,7 @@ def _agreed_arrays(
 ) -> list[Finding]:
     """The same where sites have images or arrays."""
     agreed, notes = agree_arrays(sites)
+    positive_class(agreed, plan.positive)
     _settle(deployment, plan, to_json({ARRAYS: agreed.record()}, indent=2) + "\n")
     found = [Finding("agreement", "ok", f"{agreed.in_words()}; written into the app")]
     return [*found, *(Finding("agreement", "note", note) for note in notes)]

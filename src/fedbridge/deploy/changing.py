@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fedbridge.base.errors import OptionError
+from fedbridge.base.errors import FedbridgeError, OptionError, nearest
 from fedbridge.base.files import write_atomically
+from fedbridge.data.labels import show
+from fedbridge.deploy.description import Description, read_description
 from fedbridge.deploy.folders import (
     NODE_PORT,
     Deployment,
@@ -114,6 +117,7 @@ def change_deployment(
     has left is no part of the next run.
     """
     before = deployment.plan()
+    _check_columns(deployment, plan)
     if plan.left and not goes_on and _begins_anew(before, plan):
         staying = tuple(name for name in plan.sources if name not in plan.left)
         plan = replace(plan, sources=staying, left={})
@@ -158,6 +162,36 @@ def change_deployment(
 def _begins_anew(before: DeploymentPlan, plan: DeploymentPlan) -> bool:
     names = {*DeploymentPlan.__dataclass_fields__} - {*GOES_ON}
     return any(_differ(before, plan, name) for name in names)
+
+
+def _check_columns(deployment: Deployment, plan: DeploymentPlan) -> None:
+    """Refuse columns that no site has, as far as all of them have described all that they have."""
+    known: set[str] = set()
+    for name in plan.present:
+        said = _described(deployment, name)
+        if said is None or said.arrays is not None or said.reading.columns is not None:
+            return
+        known |= {said.reading.label_column, *said.summary.columns}
+    reading = plan.reading
+    for option, names in (
+        ("--columns", reading.columns or ()),
+        ("--categorical", reading.categorical),
+        ("--impute", reading.impute),
+    ):
+        for name in names:
+            if name not in known:
+                raise OptionError(
+                    f"Expected {option} to name columns that some site has described, but got "
+                    f"{name!r}.{nearest(name, known)} Sites have: {show(sorted(known))}."
+                )
+
+
+def _described(deployment: Deployment, name: str) -> Description | None:
+    """What a site has said of its data; None if that is not here, or cannot be read."""
+    with suppress(FedbridgeError):
+        file = deployment.site(name).description
+        return read_description(file) if file.exists() else None
+    return None
 
 
 def _differ(one: DeploymentPlan, other: DeploymentPlan, name: str) -> bool:

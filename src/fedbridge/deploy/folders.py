@@ -58,6 +58,8 @@ class DeploymentPlan:
         reading: How every site reads its table.
         arrays: How every site reads its images or arrays, where its data are no table.
         left: Sources that have left for good while their run went on, and why.
+        positive: The label, of two, that the target's sensitivity, ROC curve and calibration are
+            of; ``None`` for the second one.
         method: What trains.
         rounds: How many rounds.
         seed: Decides the target's split and everything random in the run.
@@ -83,6 +85,7 @@ class DeploymentPlan:
     network: Mapping[str, Any] = field(default_factory=dict)
     arrays: ArrayReading | None = None
     left: Mapping[str, str] = field(default_factory=dict)
+    positive: str | None = None
 
     def __post_init__(self) -> None:
         NetworkOptions(**self.network)

@@ -14,6 +14,7 @@ from fedbridge.data.split import TEST_FRACTION, SplitOptions
 from fedbridge.data.tables.load import load_csv_site
 from fedbridge.data.tables.preprocessing import ByOwnRows
 from fedbridge.data.tables.schema import Schema
+from fedbridge.data.task import class_called
 from fedbridge.deploy.folders import DeploymentError, check_site_settings, curation_in, nested
 from fedbridge.flower.floors import floors_in
 
@@ -63,7 +64,7 @@ def own_rows(schema: Path) -> Callable[[Context], LocalSite]:
         site = whole if few is None else read(split=replace(every, n_target=few))
         if whole.test is not None:
             floors_in(node).check_split(len(site.train), len(whole.train) + len(whole.test))
-        return site
+        return replace(site, positive=positive_class(agreed, run.get("positive") or None))
 
     return load
 
@@ -79,6 +80,11 @@ def reader(
     if isinstance(agreed, ArraySummary):
         return partial(load_array_site, path, agreed)
     return partial(load_csv_site, path, agreed, curation=curation)
+
+
+def positive_class(agreed: Schema | ArraySummary, label: object) -> int:
+    """Which of two classes measures are of: the one with this label, or the second."""
+    return 1 if label is None else class_called(label, agreed.class_names or (), "this federation")
 
 
 def read_schema(file: Path) -> Schema | ArraySummary:

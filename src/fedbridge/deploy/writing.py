@@ -97,6 +97,7 @@ def run_config(plan: DeploymentPlan, keys: Path) -> dict[str, ConfigValue]:
         "model": plan.model,
         "n-target": plan.n_target or 0,
         "test-fraction": plan.test_fraction,
+        "positive": plan.positive or "",
         "options": json.dumps(dict(plan.options)),
         "out": "",
         "secure": True,

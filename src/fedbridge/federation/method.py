@@ -234,7 +234,7 @@ class Method(ABC):
     ) -> tuple[State | None, Outcome]:
         """The target's model after one job from ``start``; None, and a failure, if it was lost."""
         federation = self.federation
-        (outcome,), rows = federation.do([job], [start])
+        (outcome,), rows = federation.do([job], [start], round)
         record.failures |= federation.failures(round, [TARGET], [outcome])
         if outcome.failure is not None:
             return None, outcome

@@ -59,10 +59,10 @@ def check_needs(
 def _lack(need: Need, task: FederatedTask, model: nn.Module, model_name: str) -> str | None:
     if need is Need.CLASSES and task.n_classes is None:
         return f"task {task.name!r} predicts numbers: choose another method"
-    if need is Need.UNLABELLED and task.unlabelled is None:
+    if need is Need.UNLABELLED and task.unlabelled_site() is None:
         return (
             f"task {task.name!r} has none: label fewer rows (`n_target`, `target_fraction`), or "
-            f"give some (`unlabelled`)"
+            f"give some (`unlabelled`; in a table rows whose label is empty)"
         )
     if need is Need.TARGET_LABELS and task.target_pool is None and task.unlabelled is not None:
         return f"task {task.name!r} has rows of the target that nobody labelled"
@@ -127,12 +127,9 @@ def more_sites(
     """
     more: dict[Need, Site] = {}
     if Need.UNLABELLED in needs:
-        assert task.unlabelled is not None
-        count = len(task.unlabelled)
-        no_labels = task.target.y[:1].repeat(count, *(1 for _ in task.target.y.shape[1:])) * 0
-        more[Need.UNLABELLED] = replace(
-            task.target, name=f"{task.target.name} (unlabelled)", x=task.unlabelled, y=no_labels
-        )
+        loose = task.unlabelled_site()
+        assert loose is not None
+        more[Need.UNLABELLED] = loose
     if Need.TARGET_LABELS in needs:
         pool = task.target if task.target_pool is None else task.target_pool
         if validation is not None:

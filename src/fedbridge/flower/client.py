@@ -94,6 +94,7 @@ def client_app(load: Loader | None = None, model: ModelMaker | None = None) -> C
             n_classes=site.n_classes,
             outputs=1 if site.train.y.ndim == 1 else int(site.train.y.shape[1]),
             class_names=site.class_names,
+            num_unlabelled=0 if site.unlabelled is None else len(site.unlabelled),
         )
 
     @app.train()
@@ -176,6 +177,7 @@ def reply_to_hello(
     n_classes: int | None,
     outputs: int = 1,
     class_names: Sequence[str] | None = None,
+    num_unlabelled: int = 0,
 ) -> Message:
     """Say which site this is and what its rows look like: what a coordinator asks first."""
     about = ConfigRecord(
@@ -193,6 +195,7 @@ def reply_to_hello(
             "num-test": num_test,
             "num-classes": n_classes or 0,
             "num-outputs": outputs,
+            "num-unlabelled": num_unlabelled,
         }
     )
     return Message(RecordDict({messages.SITE: about, "hello": numbers}), reply_to=message)

@@ -6,7 +6,7 @@ there is none.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -110,6 +110,7 @@ class FlowerEngine:
         self._has_decided = False
         self.kept: dict[int, Tensor] = {}
         self._absent: list[str] = []
+        self._asked_in = 0
 
     def open(self, *, slots: int, rows: int) -> None:
         """Nothing to start: nodes are there before a run."""
@@ -124,18 +125,20 @@ class FlowerEngine:
 
     def run(self, jobs: Sequence[Job], starts: Sequence[State], *, round: int) -> Answer[Finished]:
         """Run all jobs; those of a site that is gone, fails or sends nonsense say so."""
-        names = self.spec.sites
-        asked = {names[job.client]: [j for j in jobs if j.client == job.client] for job in jobs}
-        models = self._models(jobs, starts)
-        configs = {
-            name: self._config(
-                "train", round, jobs=jobs_to_json(theirs), known=name in self._keeping
+        asked: dict[str, list[Job]] = {}
+        for job in jobs:
+            asked.setdefault(self._site_of(job), []).append(job)
+        known = objective_tensors(jobs)
+        more = {"objective": arrays(known)} if known else {}
+        models = [arrays(self.layout.arrays(start)) for start in starts]
+        contents = {}
+        for name, theirs in asked.items():
+            slots, mine = _own_slots(theirs)
+            config = self._config(
+                "train", round, jobs=jobs_to_json(mine), known=name in self._keeping
             )
-            for name, theirs in asked.items()
-        }
-        if known := objective_tensors(jobs):
-            models["objective"] = arrays(known)
-        contents = {name: RecordDict({**models, "config": c}) for name, c in configs.items()}
+            own = {_slot_name(k): models[slot] for k, slot in enumerate(slots)}
+            contents[name] = RecordDict({**own, **more, "config": config})
         answers = self._train(round, contents)
         facts: dict[str, Any] = {}
         results: Results = {
@@ -192,13 +195,10 @@ class FlowerEngine:
         text = to_json({"spec": asdict(self.spec), "round": round, "absent": self._absent, **work})
         return ConfigRecord({**self.configs.get(kind, {}), ROUND: round, WORK: text})
 
-    def _models(self, jobs: Sequence[Job], starts: Sequence[State]) -> dict[str, ArrayRecord]:
-        """The models that jobs start from: ``arrays``, and ``arrays-1`` for a second one."""
-        slots = {*(job.slot for job in jobs), *(j.anchor for j in jobs if j.anchor is not None)}
-        return {
-            "arrays" if slot == 0 else f"arrays-{slot}": arrays(self.layout.arrays(starts[slot]))
-            for slot in sorted(slots)
-        }
+    def _site_of(self, job: Job) -> str:
+        """Who does a job: also those on more of the target's rows are the target's."""
+        names = self.spec.sites
+        return names[job.client] if job.client < len(names) else self.spec.target
 
     def _train(
         self, round: int, contents: Mapping[str, RecordDict]
@@ -213,7 +213,9 @@ class FlowerEngine:
             name: found[there[name]] if name in there else NoAnswer(self.membership.absence(name))
             for name in contents
         }
-        self._absent = [name for name, own in answers.items() if isinstance(own, NoAnswer)]
+        if round != self._asked_in:
+            self._absent, self._asked_in = [], round
+        self._absent += [name for name, own in answers.items() if isinstance(own, NoAnswer)]
         for name, answer in answers.items():
             if isinstance(answer, NoAnswer) and answer.lost:
                 self.membership.lose(name, silent=answer.silent)
@@ -334,6 +336,8 @@ class FlowerEngine:
         """What must come of a job; steps and learning rates only where they are ours to say."""
         if job.client == TARGET:
             samples = rows_to_train(samples, self._settings)
+        elif job.client >= len(self.spec.sites):
+            samples = self.membership.cards[self.spec.target].unlabelled
         return Expected.of_job(
             job,
             None if self.own_training else samples,
@@ -349,11 +353,34 @@ class FlowerEngine:
         }
         outcomes = []
         for row, job in enumerate(jobs):
-            found = results[self.spec.sites[job.client]]
+            found = results[self._site_of(job)]
             if isinstance(found, Outcome):
                 outcomes.append(found)
                 continue
-            result = next(waiting[self.spec.sites[job.client]])
+            result = next(waiting[self._site_of(job)])
             vectors[row].copy_(result.vector)
             outcomes.append(result.outcome)
         return outcomes
+
+
+def _own_slots(jobs: Sequence[Job]) -> tuple[list[int], list[Job]]:
+    """The models that the jobs of one site are about, and the jobs with the numbers of these.
+
+    So a site gets no model that is meant for others.
+    """
+    every = [*jobs, *(job.first for job in jobs if job.first is not None)]
+    anchors = (job.anchor for job in every if job.anchor is not None)
+    slots = sorted({*(job.slot for job in every), *anchors})
+    places = {slot: place for place, slot in enumerate(slots)}
+
+    def mine(job: Job) -> Job:
+        anchor = None if job.anchor is None else places[job.anchor]
+        first = None if job.first is None else mine(job.first)
+        return replace(job, slot=places[job.slot], anchor=anchor, first=first)
+
+    return slots, [mine(job) for job in jobs]
+
+
+def _slot_name(slot: int) -> str:
+    """``arrays``, as a Flower user expects, and ``arrays-1`` for a second model."""
+    return "arrays" if slot == 0 else f"arrays-{slot}"

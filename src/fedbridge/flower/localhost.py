@@ -20,6 +20,7 @@ from fedbridge.core.blocks import buffer_copies, parameter_vector
 from fedbridge.data.site_package import save_site, sites_of
 from fedbridge.federation.follow import Audience
 from fedbridge.federation.loop import RunResult
+from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import RECORD
 from fedbridge.flower.cluster import KEYS, Cluster, Simulation
 from fedbridge.flower.floors import OPEN
@@ -28,7 +29,13 @@ from fedbridge.flower.privacy import privacy_in
 from fedbridge.flower.programs import tail
 from fedbridge.flower.server import app_files, strategy_of
 from fedbridge.flower.site import MODEL
-from fedbridge.methods import check_travels, class_of, decides_at_target, usual_options
+from fedbridge.methods import (
+    check_travels,
+    class_of,
+    decides_at_target,
+    needs_of,
+    usual_options,
+)
 from fedbridge.models import build_model, check_built_in
 from fedbridge.report import write_model_card, write_report
 from fedbridge.runs.folder import SITES, RunFolder, fingerprint
@@ -119,7 +126,8 @@ class Rehearsal:
     def cluster(self, *, secure: bool = True) -> Cluster:
         """Flower's processes, with a file of its own for every site."""
         nodes: dict[str, dict[str, ConfigValue]] = {}
-        for k, site in enumerate(sites_of(self.task)):
+        loose = Need.UNLABELLED in needs_of(self.method)
+        for k, site in enumerate(sites_of(self.task, unlabelled=loose)):
             data = self.folder / DATA / f"site-{k}.safetensors"
             save_site(data, site)
             memory = self.run_folder.path / SITES / file_name(site.name)

@@ -64,6 +64,7 @@ class Card:
     n_classes: int | None
     outputs: int
     class_names: tuple[str, ...] | None
+    unlabelled: int = 0
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -287,6 +288,7 @@ class Membership:
             test=site(f"{self.target} (test)", own.tests),
             n_classes=own.n_classes,
             class_names=own.class_names,
+            n_unlabelled=own.unlabelled,
         )
 
     def _complete(self, least: int) -> bool:
@@ -398,7 +400,7 @@ def read_card(content: RecordDict) -> Card:
     counts = [numbers.get(key) for key in ALLOWED["hello"]]
     if not all(type(count) is int and 0 <= count <= MOST for count in counts):
         raise ReplyError("it does not say how many rows and classes it has")
-    samples, tests, classes, outputs = (int(count) for count in counts)  # type: ignore[arg-type]
+    samples, tests, classes, outputs, loose = map(int, counts)  # type: ignore[arg-type]
     shape, labels = about.get("input-shape", []), about.get("class-names", [])
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise ReplyError("it does not say what its rows look like")
@@ -418,6 +420,7 @@ def read_card(content: RecordDict) -> Card:
         classes or None,
         outputs,
         names or None,
+        loose,
     )
 
 

@@ -32,6 +32,7 @@ from fedbridge.base.text import plain
 from fedbridge.evaluation.metrics import Evaluation, Metrics
 from fedbridge.federation.settings import OFF, RECORD, Settings, split_options
 from fedbridge.flower.codec import EncodingError, decode
+from fedbridge.methods.kd3a import FOCUS, HEARD, Vote
 from fedbridge.methods.pfedfda import COVARIANCE, MEANS, UnderGaussianHead
 from fedbridge.training.job import SUPERVISED, ClientResult, Job, LocalPlan, Outcome
 from fedbridge.training.objective import Objective, Proximal, Supervised
@@ -100,7 +101,7 @@ class RunSpec:
 
 def jobs_to_json(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Jobs as plain values; buffers travel with the models."""
-    if any(job.rows is not None or job.beside for job in jobs):
+    if any(job.rows is not None for job in jobs):
         raise RequestError(
             "Expected jobs on all rows of one site, but a method wants rows that only the site "
             "knows: it does not run over a network."
@@ -117,6 +118,7 @@ def _job_to_json(job: Job) -> dict[str, Any]:
         "slot": job.slot,
         "max_batches": job.max_batches,
         "objective": _objective_to_json(job.objective),
+        "beside": job.beside,
         "anchor": job.anchor,
         "moves": job.moves,
         "keeps": job.keeps,
@@ -143,6 +145,7 @@ def job_of_json(record: Mapping[str, Any], known: Mapping[str, Tensor] | None = 
             int(record["slot"]),
             max_batches=None if record["max_batches"] is None else int(record["max_batches"]),
             objective=_objective_of_json(aim, known or {}),
+            beside=tuple(map(int, record.get("beside", ()))),
             anchor=None if record["anchor"] is None else int(record["anchor"]),
             moves=None if moves is None else _slices(moves),
             first=None if first is None else job_of_json({**first, "first": None}),
@@ -178,6 +181,8 @@ def _objective_of_json(aim: Mapping[str, Any], known: Mapping[str, Tensor]) -> O
         return SUPERVISED
     if "penalty" in aim:
         return Proximal(float(aim["penalty"]))
+    if "gate" in aim:
+        return Vote.of_parts(known, aim)
     means, covariance = known[MEANS], known[COVARIANCE]
     size = means.shape[-1] if means.ndim == 2 else 0
     sound = all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in (means, covariance))
@@ -188,16 +193,18 @@ def _objective_of_json(aim: Mapping[str, Any], known: Mapping[str, Tensor]) -> O
 
 def objective_tensors(jobs: Sequence[Job]) -> dict[str, Tensor]:
     """What the objectives of a message's jobs are made of besides numbers; they have it alike."""
-    return {k: v for job in jobs for k, v in job.objective.reports().items()}
+    return {k: v for job in jobs for k, v in job.objective.tensors().items()}
 
 
-def _objective_to_json(objective: Objective) -> dict[str, float]:
+def _objective_to_json(objective: Objective) -> dict[str, Any]:
     if type(objective) is Supervised:
         return {}
     if type(objective) is Proximal:
         return {"penalty": objective.penalty}
     if type(objective) is UnderGaussianHead:
         return {"seed": objective.seed, "round": objective.round}
+    if type(objective) is Vote:
+        return objective.numbers()
     raise RequestError(
         f"Expected an objective that can travel, but got {type(objective).__name__}: the method "
         f"does not run over a network."
@@ -316,11 +323,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "candidates",
         "rules",
     ),
-    r"hello": ("num-examples", "num-test", "num-classes", "num-outputs"),
+    r"hello": ("num-examples", "num-test", "num-classes", "num-outputs", "num-unlabelled"),
     r"update-\d+": ("values", "steps"),
     r"buffers-\d+": ("*",),
     r"noise-\d+": NOISE,
-    r"told-\d+": (MEANS, COVARIANCE),
+    r"told-\d+": (MEANS, COVARIANCE, FOCUS, HEARD),
     r"metrics-\d+": tuple(SCALARS),
     r"metrics": ("num-examples", *MEASURES, "validation-loss", *HELD_OUT.values(), "worth", "rest"),
     r"gradients": GRADIENTS,

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from fedbridge.data.images.preprocessing import ImagePreprocessing
     from fedbridge.data.tables.preprocessing import Preprocessing
 
-OWN = ("out", "min_sites", "secure", "keys", "members", "seed", "name", "norm_ratio", *NETWORK)
+OWN = (
+    *("out", "min_sites", "secure", "keys", "members", "seed", "name", "positive", "norm_ratio"),
+    *NETWORK,
+)
 """Options of the strategy that the run configuration may hold."""
 
 

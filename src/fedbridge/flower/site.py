@@ -27,6 +27,7 @@ from fedbridge.base.errors import ModelError, OptionError
 from fedbridge.base.files import PRIVATE, file_name
 from fedbridge.data.task import DistantTask, distant_site
 from fedbridge.federation.federation import Federation
+from fedbridge.federation.needs import Need
 from fedbridge.federation.settings import FROZEN
 from fedbridge.flower.codec import Feedback
 from fedbridge.flower.floors import Floors, singles_out
@@ -34,6 +35,8 @@ from fedbridge.flower.messages import Layout, RequestError, RunSpec
 from fedbridge.flower.privacy import LocalPrivacy, PrivacyBudget, release
 from fedbridge.flower.screening import screen_news, types_and_shapes
 from fedbridge.flower.target_run import TargetRun, line_of, run_in
+from fedbridge.methods.kd3a import Vote
+from fedbridge.methods.pfedfda import MEANS
 from fedbridge.models import build_model, is_built_in
 from fedbridge.runs.checkpoint import Checkpoint, CheckpointStore
 from fedbridge.training.job import FIRST_ROUND, INITIALISING, TARGET, ClientResult, Job, seed_of
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from fedbridge.data.site_package import LocalSite
     from fedbridge.evaluation.metrics import Evaluation
+    from fedbridge.training.objective import Objective
     from fedbridge.training.state import Model, State
     from fedbridge.training.target_side import Decision, News, TargetSide
 
@@ -206,14 +210,16 @@ class SiteWorker:
         self.model = built
         self.layout = Layout.of_model(built)
         settings = replace(spec.run_settings(), device=device)
-        self.federation = Federation(task, built, settings, spec.seed)
+        loose = self.client == TARGET and Need.UNLABELLED in methods.needs_of(spec.method)
+        needs = [Need.UNLABELLED] if loose and site.unlabelled is not None else []
+        self.federation = Federation(task, built, settings, spec.seed, needs)
+        self._unlabelled = len(spec.sites) if needs else None
 
     def train(
         self, round: int, jobs: Sequence[Job], states: Sequence[State], *, known: bool = False
     ) -> SiteRound:
         """Do a round's jobs; ``known`` says that the site has kept a part of its own before."""
-        if not jobs or any(job.client != self.client for job in jobs):
-            raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
+        self._check_whose(jobs)
         if self.client != TARGET and not self.advises and any(map(_is_told_apart, jobs)):
             raise RequestError(
                 "Expected no sketches of a source's batches, which the target would see: this "
@@ -223,7 +229,7 @@ class SiteWorker:
         self.federation.begin_round(round)
         mine = [self._completed(job, states) for job in jobs]
         spending = PrivacyBudget(self.memory.root / SPENDING)
-        self.floors.check_jobs(mine, len(self.site.train), self._counted())
+        self.floors.check_jobs(mine, self._rows_of(mine), self._counted(mine))
         self._check_reports(mine)
         by_record = isinstance(self.privacy, RecordPrivacy)
         if isinstance(self.privacy, RecordPrivacy):
@@ -256,6 +262,34 @@ class SiteWorker:
         if self.privacy is None:
             return SiteRound(deliveries, note)
         return SiteRound(deliveries, note, spending.epsilon(self.privacy.delta))
+
+    def _check_whose(self, jobs: Sequence[Job]) -> None:
+        """Refuse jobs on other rows than this site's, or on some of these and some of those."""
+        on = {job.client for job in jobs}
+        if len(on) != 1 or not on <= {self.client, self._unlabelled}:
+            raise RequestError(f"Expected jobs for site {self.site.name!r}, but got others.")
+        if any(job.beside not in ((), (self._unlabelled,)) for job in jobs) or (
+            len(jobs) > 1 and (self._unlabelled in on or any(job.beside for job in jobs))
+        ):
+            raise RequestError("Expected one job a message on rows without labels, but got others.")
+        for job in jobs:
+            self._check_vote(job.objective)
+
+    def _check_vote(self, objective: Objective) -> None:
+        """Refuse a vote of what are no models of this run."""
+        if not isinstance(objective, Vote):
+            return
+        count, start = len(objective.models), self.federation.initial
+        like = Vote.of_models([start] * max(count, 1), objective.gate, objective.round)
+        complaint = screen_news(objective.tensors(), types_and_shapes(like.tensors()))
+        if complaint is not None or count > len(self.spec.sources):
+            raise RequestError(
+                f"Expected a vote of models of this run, but: {complaint or 'there are too many'}."
+            )
+
+    def _rows_of(self, jobs: Sequence[Job]) -> int:
+        """How many rows the jobs of a message are about."""
+        return len(self.federation.bench.sites[jobs[0].client])
 
     def _by_record(
         self, jobs: Sequence[Job], privacy: RecordPrivacy, spending: PrivacyBudget
@@ -309,11 +343,12 @@ class SiteWorker:
         if self.privacy is not None:
             raise RequestError(
                 "Expected work whose results this site's differential privacy covers, but it does "
-                "not cover means and covariances of features: choose another method."
+                "not cover what this method tells of them besides an update: choose another one."
             )
-        self.floors.count(
-            self.memory.root / ASKED, "tell statistics of features", "most_statistics"
-        )
+        if any(MEANS in job.objective.reports() for job in jobs):
+            self.floors.count(
+                self.memory.root / ASKED, "tell statistics of features", "most_statistics"
+            )
 
     def _take_part_up(self, before: int, jobs: Sequence[Job] = ()) -> bool:
         """Go on from the part of the model that this site keeps; whether it has none to go on from.
@@ -416,18 +451,20 @@ class SiteWorker:
         if not (0 <= job.slot < len(states)) or (job.anchor or 0) >= len(states):
             raise RequestError(f"Expected a job on one of {len(states)} models, but got another.")
         plan = replace(job.plan, class_weights=self.federation.plan(self.client, 1).class_weights)
-        rows = self.federation.target_rows if self.client == TARGET else None
+        rows = self.federation.target_rows if job.client == TARGET else None
         first = None if job.first is None else self._completed(job.first, states)
         buffers = self.federation.buffers_for(states[job.slot], first)
         return replace(job, plan=plan, rows=rows, buffers=buffers, first=first)
 
-    def _counted(self) -> int:
+    def _counted(self, jobs: Sequence[Job]) -> int:
         """Rows that count in an update: a coordinator may have given classes weights.
 
         Where privacy bounds what an update tells all rows count: whether a request is refused would
         tell how many there are of a class, which nothing bounds.
         """
         given, labels = self.federation.settings.class_weights, self.site.train.y
+        if jobs[0].client != self.client:
+            return self._rows_of(jobs)
         protected = self.privacy is not None
         if protected or not isinstance(given, tuple) or self.site.n_classes is None:
             return len(labels)
@@ -508,6 +545,7 @@ def own_view(site: LocalSite, spec: RunSpec) -> DistantTask:
         n_classes=site.n_classes,
         class_names=site.class_names,
         positive=site.positive,
+        unlabelled=site.unlabelled,
     )
 
 

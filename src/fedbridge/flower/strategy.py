@@ -24,6 +24,7 @@ from fedbridge import methods
 from fedbridge.base.errors import OptionError
 from fedbridge.base.files import to_json
 from fedbridge.core.blocks import buffer_copies, parameter_vector
+from fedbridge.data.task import with_positive
 from fedbridge.federation.loop import Run, RunResult
 from fedbridge.federation.settings import RECORD, Settings, split_options
 from fedbridge.flower.coordinator import RESERVED, FlowerEngine
@@ -68,6 +69,7 @@ class FedBridgeStrategy(Strategy):
         name: what to call the task.
         about: more entries for the run's configuration file.
         preprocessing: how new rows are to be treated by whoever has the coordinator's model.
+        positive: the label, of two, that the target's measures are of; by default the second.
         **options: those of ``NetworkOptions``, and of the run and the rule as ``fedbridge.run``
             takes them.
     """
@@ -88,6 +90,7 @@ class FedBridgeStrategy(Strategy):
         name: str = "federation",
         about: Mapping[str, Any] | None = None,
         preprocessing: Preprocessing | ImagePreprocessing | None = None,
+        positive: str | None = None,
         **options: Any,
     ) -> None:
         methods.check_travels(rule)
@@ -121,7 +124,7 @@ class FedBridgeStrategy(Strategy):
         self.network = NetworkOptions(**network)
         self.min_sites, self.secure, self.keys, self.name = min_sites, secure, keys, name
         self.own_training, self.about, self.options = own_training, about or {}, options
-        self.preprocessing = preprocessing
+        self.preprocessing, self.positive = preprocessing, positive
         self.members = None if members is None or out is None else Path(members)
         self.joined: dict[str, int] = {}
         self.result: RunResult | None = None
@@ -198,7 +201,9 @@ class FedBridgeStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Run:
         """The run with the sources that belong to the federation now."""
-        task = membership.task(self.name)
+        task: FederatedTask = membership.task(self.name)
+        if self.positive is not None:
+            task = with_positive(task, self.positive)
         if not methods.decides_at_target(self.rule):
             task = replace(task, preprocessing=self.preprocessing)
         settings, own = self._settings(task, initial_arrays)

@@ -27,8 +27,9 @@ In every round the sources train from the global model and send their models to 
 
 The method is unsupervised: labels of the target are not looked at, unless ``labelled=True`` (ours)
 adds the loss on its labelled rows to the distillation and counts all its rows as heard. The target
-is where the models meet, as in the paper: per source one model crosses the network each way in a
-round, and no row or prediction leaves the target.
+is where the models meet, as in the paper, over a network too (``Vote``): per source one model goes
+to it in a round, and what leaves it is its own update, every source's focus and ``heard``; no row
+and no prediction. What is mixed of these, and by which shares, the coordinator does.
 
 The authors' text and their code (github.com/FengHZ/KD3A) differ. Ours is the code, but for the
 first two points:
@@ -55,7 +56,7 @@ Adaptation via Knowledge Distillation, ICML 2021.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -68,12 +69,11 @@ from fedbridge.methods.rule import listed
 from fedbridge.methods.unsupervised import UnsupervisedMethod
 from fedbridge.models import head_slices
 from fedbridge.training.job import TARGET, Job, LocalPlan
-from fedbridge.training.objective import Batch, Objective, StepContext
+from fedbridge.training.objective import Ask, AskModel, Batch, Objective, StepContext
 from fedbridge.training.state import Slices, State, put
-from fedbridge.training.trainer import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -89,6 +89,9 @@ CHOICES = {
     "heads": ("mean", "own"),
 }
 """Options that are words, the usual one first."""
+
+MODELS, FOCUS, HEARD = "models", "focus", "heard"
+"""What a vote is made of, and what is told of it."""
 
 UNHEARD = 0.001
 """Supporters that a row counts as having when no source is sure of it and labels are soft."""
@@ -176,18 +179,28 @@ class Distillation(Objective):
         knowledge: (n, C) class probabilities of every row of the site.
         weight: (n,) what a row counts for.
         mixup: of the Beta distribution of the shares in a mixture; 0 mixes nothing.
+        found: what the vote says of the models and of itself, which is told.
     """
 
     knowledge: Tensor
     weight: Tensor
     mixup: float = 0.0
+    found: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, context: StepContext) -> Tensor:
         """Mean of weight x cross-entropy."""
         return self.lesson(context.module, context.own)
 
+    def reports(self) -> dict[str, Tensor]:
+        """What the vote has found."""
+        return dict(self.found)
+
+    def report(self, labels: Tensor, ask: Ask) -> dict[str, Tensor]:
+        """The same."""
+        return dict(self.found)
+
     def lesson(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The same on a given batch."""
+        """The loss on a given batch."""
         x, taught = batch.x, self.knowledge[batch.rows].to(batch.x.device)
         if self.mixup:
             (share,) = draw_shares(self.mixup, 1).tolist()
@@ -206,6 +219,91 @@ class DistillationAndLabels(Distillation):
         """Loss on the labels and distillation."""
         labelled = context.loss_of(context.module(context.own.x), context.own.y)
         return labelled + self.lesson(context.module, context.beside[0])
+
+
+@dataclass(frozen=True)
+class Vote(Objective):
+    """To learn what other models agree on; where the rows are, and nobody else is told of them.
+
+    Attributes:
+        models: (K, m) their parameters.
+        buffers: (K, ...) their buffers, by name.
+        gate: how sure a model must be to be heard.
+        round: whose draws of noise the rows have, where that is drawn anew.
+        mixup, focus, labels, labelled: options of the method.
+    """
+
+    models: Tensor
+    buffers: Mapping[str, Tensor]
+    gate: float
+    round: int
+    mixup: float = MIXUP
+    focus: str = CHOICES["focus"][0]
+    labels: str = CHOICES["labels"][0]
+    labelled: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("gate", self.gate, least=0, most=1)
+        check_number("mixup", self.mixup, least=0)
+        check_choice("focus", self.focus, CHOICES["focus"])
+        check_choice("labels", self.labels, CHOICES["labels"])
+        check_flag("labelled", self.labelled)
+
+    @classmethod
+    def of_models(cls, models: Sequence[State], gate: float, round: int, **options: Any) -> Vote:
+        """The vote of some models."""
+        names = models[0].buffers
+        buffers = {name: torch.stack([m.buffers[name] for m in models]) for name in names}
+        return cls(torch.stack([m.parameters for m in models]), buffers, gate, round, **options)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The models."""
+        return {MODELS: self.models, **{f"{MODELS}.{n}": own for n, own in self.buffers.items()}}
+
+    def numbers(self) -> dict[str, Any]:
+        """All else."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+
+    @classmethod
+    def of_parts(cls, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Vote:
+        """What ``tensors`` and ``numbers`` of a vote say."""
+        buffers = {k.removeprefix(f"{MODELS}."): v for k, v in tensors.items() if k != MODELS}
+        return cls(tensors[MODELS], buffers, **numbers)
+
+    def reports(self) -> dict[str, Tensor]:
+        """Of every model its focus, and the share of the rows on which one was heard."""
+        count = len(self.models)
+        return {
+            FOCUS: torch.zeros(count, dtype=torch.float64),
+            HEARD: torch.zeros((), dtype=torch.float64),
+        }
+
+    def taught(self, ask: AskModel) -> Distillation:
+        """Let the models vote."""
+        states = [
+            State(own, {name: each[k] for name, each in self.buffers.items()})
+            for k, own in enumerate(self.models)
+        ]
+        outputs = [ask(state, round=self.round) for state in states]
+        answers = torch.stack(outputs).double().softmax(dim=2)
+        consensus = knowledge_vote(answers, self.gate)
+        by = self.focus if len(answers) <= MANY else "leave-one-out"
+        found = {
+            FOCUS: consensus_focus(answers, self.gate, by),
+            HEARD: torch.tensor(consensus.share, dtype=torch.float64),
+        }
+        if self.labels == "soft":
+            knowledge = consensus.soft.float()
+            weight = consensus.supporters.clamp(min=UNHEARD).float() / len(answers)
+        else:
+            knowledge = functional.one_hot(consensus.classes, consensus.soft.shape[1]).float()
+            weight = (consensus.supporters > 0).float()
+        kind = DistillationAndLabels if self.labelled else Distillation
+        return kind(knowledge, weight, self.mixup, found)
+
+    def __call__(self, context: StepContext) -> Tensor:
+        """Not before the vote."""
+        raise NotImplementedError("a vote is held before the first step")
 
 
 class KD3A(UnsupervisedMethod):
@@ -237,9 +335,8 @@ class KD3A(UnsupervisedMethod):
         "labelled",
     )
     needs: ClassVar[tuple[Need, ...]] = (Need.CLASSES, Need.UNLABELLED)
-    bound_by: ClassVar[str] = (
-        "its target learns from rows without labels, and a site brings none to a federation"
-    )
+    travels: ClassVar[bool] = True
+    plain_jobs: ClassVar[bool] = False
     remembers: ClassVar[tuple[str, ...]] = ("shares", "heads")
 
     def __init__(self, federation: Federation, options: Mapping[str, Any]) -> None:
@@ -313,55 +410,49 @@ class KD3A(UnsupervisedMethod):
         return federation.sort(present, outcomes, rows, failures), [*models.values()]
 
     def learn(self, round: int, trained: Gathered, models: list[State], record: Record) -> None:
-        """Let the sources vote, train the target on the vote, aggregate."""
+        """Let the sources vote at the target, which learns the vote; aggregate."""
         federation, gate = self.federation, self.gate_of(round)
-        answers = self._answers(models)
-        with one_thread():
-            consensus = knowledge_vote(answers, gate)
-            by = self.choices["focus"] if len(models) <= MANY else "leave-one-out"
-            focus = consensus_focus(answers, gate, by)
-        record.extra = {"gate": gate, "consensus": consensus.share}
-        lesson = self._lesson(round, consensus, len(models))
-        own, outcome = self.train_target(round, lesson, self.state, record)
+        record.extra = {"gate": gate}
+        own, outcome = self.train_target(
+            round, self._lesson(round, models, gate), self.state, record
+        )
         record.seconds_train += outcome.seconds
         if own is None:
             record.notes.append("the target was lost: the model stays as it was")
             return
+        share = float(outcome.told[HEARD])
+        record.extra["consensus"] = share
         sources = trained.source_indices
-        heard = 1.0 if self.labelled else consensus.share
-        shares = self._shares(sources, focus, heard, record)
+        heard = 1.0 if self.labelled else share
+        shares = self._shares(sources, outcome.told[FOCUS], heard, record)
         record.beta = listed(shares[1:], sources, federation.n_sources)
         self.mix([own, *models], shares.tolist())
         put(self.state.parameters, self._head_of(own), self.head)
 
-    def _answers(self, models: list[State]) -> Tensor:
-        """(K, n, C) class probabilities of every source's model for the unlabelled rows."""
-        outputs = [self.federation.predict(model, self.unlabelled) for model in models]
-        with one_thread():
-            return torch.stack(outputs).double().softmax(dim=2)
-
-    def _lesson(self, round: int, consensus: Consensus, sources: int) -> Job:
+    def _lesson(self, round: int, models: list[State], gate: float) -> Job:
         """The target's training on the consensus, with the step and batch size of the sources."""
         federation = self.federation
         site = federation.site_for(Need.UNLABELLED)
-        if self.choices["labels"] == "soft":
-            knowledge = consensus.soft.float()
-            weight = consensus.supporters.clamp(min=UNHEARD).float() / sources
-        else:
-            knowledge = functional.one_hot(consensus.classes, consensus.soft.shape[1]).float()
-            weight = (consensus.supporters > 0).float()
+        vote = Vote.of_models(
+            models,
+            gate,
+            round,
+            mixup=self.mixup,
+            focus=self.choices["focus"],
+            labels=self.choices["labels"],
+            labelled=self.labelled,
+        )
         plan = self.slowed(federation.settings.source_plan(warm=False), round)
         if not self.labelled:
-            lesson = Distillation(knowledge, weight, self.mixup)
-            return federation.job(round, site, self.state, plan=plan, objective=lesson)
+            return federation.job(round, site, self.state, plan=plan, objective=vote)
         weights = federation.plan(TARGET, round).class_weights
-        steps = plan.total_steps(len(knowledge))
+        steps = plan.total_steps(len(self.unlabelled))
         return federation.job(
             round,
             TARGET,
             self.state,
             plan=replace(plan, steps=steps, class_weights=weights),
-            objective=DistillationAndLabels(knowledge, weight, self.mixup),
+            objective=vote,
             beside=(site,),
         )
 

@@ -159,9 +159,13 @@ class UnderGaussianHead(Supervised):
         head = gaussian_head((self.means, self.covariance), class_shares(labels, place.shape[0]))
         return place.put(start, *(part.to(start.device) for part in head))
 
-    def reports(self) -> dict[str, Tensor]:
-        """Means and covariance."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Means and covariance, as all know them."""
         return {MEANS: self.means, COVARIANCE: self.covariance}
+
+    def reports(self) -> dict[str, Tensor]:
+        """The same of the client."""
+        return self.tensors()
 
     def report(self, labels: Tensor, ask: Ask) -> dict[str, Tensor]:
         """The client's statistics, interpolated with the known ones."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedbridge.training.job import LocalPlan
-    from fedbridge.training.state import Slices
+    from fedbridge.training.state import Slices, State
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,13 @@ class Ask(Protocol):
         """An answer of the model, such as its features, for all of them."""
 
 
+class AskModel(Protocol):
+    """Asks another model about the rows that a client's training is about."""
+
+    def __call__(self, state: State, /, *, round: int) -> Tensor:
+        """Its outputs for all of them."""
+
+
 class Part(NamedTuple):
     """Slices of the parameter vector with an optimiser of their own.
 
@@ -109,6 +116,14 @@ class Objective(ABC):
     def steps(self, context: StepContext) -> Iterator[Step]:
         """The steps on one set of batches; a loss is made when the step before it is done."""
         yield Step(self(context))
+
+    def taught(self, ask: AskModel) -> Objective:
+        """The objective once other models were asked about the rows: usually as it is."""
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it is made of besides numbers and words, for its way to a site; usually nothing."""
+        return {}
 
     def prepared(self, module: nn.Module, start: Tensor, labels: Tensor) -> Tensor:
         """Where a client with these labels starts: usually where it is told to."""

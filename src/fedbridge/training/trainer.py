@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fedbridge.data.task import FederatedTask, Site
+    from fedbridge.training.objective import AskModel
     from fedbridge.training.state import Model
 
 
@@ -235,7 +236,7 @@ class Workbench:
         )
 
     def _train(self, job: Job, start: Tensor, anchor: Tensor | None, result: Tensor) -> Outcome:
-        plan, objective = job.plan, job.objective
+        plan, objective = job.plan, job.objective.taught(self._others_asked(job))
         site = self.sites[job.client]
         labels = site.y if job.rows is None else site.y[job.rows]
         start = objective.prepared(self.model, start, labels)
@@ -280,6 +281,11 @@ class Workbench:
             trained = State(self._flat.detach().clone(), dict(outcome.buffers))
             told |= objective.report(labels, partial(self.predict, trained, site, rows=job.rows))
         return replace(outcome, told={name: value.cpu() for name, value in told.items()})
+
+    def _others_asked(self, job: Job) -> AskModel:
+        """Asks models about the rows that the first site beside a client has, or its own."""
+        site = self.sites[(*job.beside, job.client)[0]]
+        return partial(self.predict, site=site)
 
     def _train_mode(self) -> None:
         self.model.train()

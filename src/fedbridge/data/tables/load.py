@@ -21,7 +21,7 @@ from fedbridge.base.errors import (
     nearest,
 )
 from fedbridge.base.options import check_choice
-from fedbridge.data.arrays import SiteRows, assemble, select
+from fedbridge.data.arrays import SiteRows, assemble, select, unlabelled_rows
 from fedbridge.data.labels import AS_THEY_ARE, show
 from fedbridge.data.site_files import site_files
 from fedbridge.data.site_package import LocalSite
@@ -510,6 +510,8 @@ def load_csv_site(
     target = Site(name, train.x, train.y, scale=schema.scale)
     if schema.class_names is not None:
         check_target_classes(target, schema.class_names)
+    loose = table.take(table[schema.label_column] == "")
+    more = (fitted.encode(loose), loose.rows.tolist()) if len(loose) else None
     return LocalSite(
         name,
         role,
@@ -518,6 +520,7 @@ def load_csv_site(
         schema.n_classes,
         schema.class_names,
         fitted,
+        unlabelled=unlabelled_rows(rows, divided, more)[0],
     )
 
 
