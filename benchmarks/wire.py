@@ -79,5 +79,6 @@ def run_over_wire(
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """``81.3 (0.4)``."""
-    return f"{statistics.mean(values):.1f} ({statistics.stdev(values):.1f})"
+    """``81.3 (0.4)``; of a single value that value."""
+    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
