@@ -25,8 +25,8 @@ from fedbridge.workflows import cells
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-METHODS = ("auto", "fedgp-auto", "fedda", "ditto", "finetune-cv", "recalibrate")
-"""Beside the controls: from a twentieth of a round of ``fedavg`` to eight times as long."""
+METHODS = ("auto", "fedgp-auto", "fedda", "ditto", "finetune-offline", "recalibrate")
+"""Beside the controls: from a fifth of a round of ``fedavg`` to five times as long."""
 
 
 def timed(run_alone: Callable[..., Any], journal: Path) -> Callable[..., Any]:
