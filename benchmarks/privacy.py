@@ -107,7 +107,7 @@ STUDIES = {
         "fashion-noise",
         {"noise": 0.4, "sources": ["source 1", "source 2", "source 3"]},
         rounds=5,
-        seeds=(0,),
+        seeds=(0, 1),
         methods=(*ALONE, "fedavg", "fedda-auto", "fedgp-auto", "auto"),
         options={"batch_size": 256, "steps": 20},
         clips={RECORD: 1.0, LOCAL: 0.5},
