@@ -206,7 +206,7 @@ def test_joint_rules_take_little_more_memory_than_the_updates(n, m):
     )
     shares = [float(share) for share in told.stdout.split()]
     assert len(shares) == len(JOINT)
-    assert max(shares) < 0.055
+    assert max(shares) < 0.05
 
 
 MEMORY = """

@@ -7,7 +7,7 @@ from small import blobs
 
 from fedbridge.base.errors import OptionError
 from fedbridge.flower import FedBridgeStrategy
-from fedbridge.flower.membership import Membership, MembershipError
+from fedbridge.flower.membership import HELLO_SECONDS, Membership, MembershipError
 from fedbridge.flower.pki import (
     KeyFileError,
     make_node_key,
@@ -200,6 +200,20 @@ def test_a_silent_node_is_not_waited_for_for_ever(tmp_path):
     membership = Membership(Transport(grid, 0.1), "target", ("site 0", "site 1"))
     membership.gather(wait=0.3)
     assert "site 0" not in membership.nodes
+
+
+def test_very_many_nodes_are_given_time_to_answer_in_turn(tmp_path, monkeypatch):
+    """Asked again too early, they would have the first question to answer before the second."""
+    given = []
+    plain = Transport.ask
+
+    def ask(self, *about, at_most, **more):
+        given.append(at_most)
+        return plain(self, *about, at_most=at_most, **more)
+
+    monkeypatch.setattr(Transport, "ask", ask)
+    membership_of(nodes_of(blobs(), tmp_path)).gather(5.0)
+    assert given == [HELLO_SECONDS + 4]
 
 
 def test_a_target_that_nobody_named_is_the_site_that_says_so(tmp_path):

@@ -38,7 +38,7 @@ TILE = 32
 ANGLES = 2048
 """Numbers that stand for a source's direction where there are too many to compare exactly."""
 
-SLICES = 4
+SLICES = 2
 """Parts in which these numbers are made, so that all sources' are never in memory at once."""
 
 ROUNDING = 1e-5

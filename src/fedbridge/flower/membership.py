@@ -38,7 +38,8 @@ WORD_SECONDS = 15.0
 """So often whoever watches hears who is waited for; sooner when somebody has come."""
 
 HELLO_SECONDS = 60.0
-"""A node that does not say who it is within so many seconds holds nobody up any longer."""
+"""A node that does not say who it is within so many seconds, and one more for every node that is
+asked with it (simulated ones take turns), holds nobody up any longer."""
 
 QUIET_SECONDS = 300.0
 """It is asked again after so many, as is one that cannot take part, or as soon as it was
@@ -198,7 +199,8 @@ class Membership:
         question = RecordDict({"config": ConfigRecord({"version": __version__})})
         questions = dict.fromkeys(strangers, question)
         names = {node: printable(there[node].name)[:LONGEST_NAME] or str(node) for node in there}
-        answers = self.transport.ask(HELLO, questions, "hello", at_most=HELLO_SECONDS, names=names)
+        most = HELLO_SECONDS + len(strangers)
+        answers = self.transport.ask(HELLO, questions, "hello", at_most=most, names=names)
         for node, answer in answers.items():
             try:
                 self._admit(there[node], answer)
