@@ -21,7 +21,7 @@ from torch import Tensor
 from fedbridge.base.errors import NoiseUndefinedError, NonFiniteError, OptionError, ShapeError
 from fedbridge.core.blocks import Blocks
 from fedbridge.core.gram import Workspace, reliable_gram, star
-from fedbridge.core.sketch import JointAngles, Columns, joint_block
+from fedbridge.core.sketch import Columns, JointAngles, joint_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
