@@ -18,7 +18,7 @@ from fedbridge.core.projections import (
     nearest_in_cone,
     nearest_in_hull,
 )
-from fedbridge.core.sketch import ANGLES, Angles, joint_block
+from fedbridge.core.sketch import ANGLES, JointAngles, joint_block
 
 
 def vectors(seed, n, m):
@@ -263,7 +263,7 @@ def test_sketched_angles_have_the_nearest_point_of_the_matrix_that_they_stand_fo
     target, sources = SEEN[case](drawn[0], drawn[1:])
     columns = slice(0, len(target))
     seen = joint_block(target, sources, columns, star(target, sources, columns))
-    assert isinstance(seen, Angles)
+    assert isinstance(seen, JointAngles)
     gram = seen.gram()
     found, apart = point(seen)
     best, distance2 = point(gram)
@@ -282,7 +282,7 @@ def test_sketched_angles_need_one_matrix_besides_their_own(monkeypatch):
     drawn = torch.randn(401, ANGLES + 500)
     columns = slice(0, drawn.shape[1])
     seen = joint_block(drawn[0], drawn[1:], columns, star(drawn[0], drawn[1:], columns))
-    monkeypatch.setattr(Angles, "gram", None)
+    monkeypatch.setattr(JointAngles, "gram", None)
     assert float(hull_point(seen)[1]) > 0
     assert float(cone_point(seen)[1]) > 0
     assert seen.cosines.dtype == torch.float32

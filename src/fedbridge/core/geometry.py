@@ -21,7 +21,7 @@ from torch import Tensor
 from fedbridge.base.errors import NoiseUndefinedError, NonFiniteError, OptionError, ShapeError
 from fedbridge.core.blocks import Blocks
 from fedbridge.core.gram import Workspace, reliable_gram, star
-from fedbridge.core.sketch import Angles, Columns, joint_block
+from fedbridge.core.sketch import Columns, JointAngles, joint_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ class Joint:
     """The same, and for each of K blocks what stands for the products among very many sources."""
 
     star: Star
-    blocks: tuple[Angles | Columns, ...]
+    blocks: tuple[JointAngles | Columns, ...]
 
     def rescaled(self, factors: Tensor) -> Joint:
         """With every source multiplied by its factor (N,)."""
@@ -167,13 +167,13 @@ class Geometry:
             raise _not_measured("products among sources")
         return self.products
 
-    def pairs(self) -> Iterator[Tensor | Angles]:
+    def pairs(self) -> Iterator[Tensor | JointAngles]:
         """Block by block what a joint rule works on: products (N+1, N+1), or sketched angles."""
         if isinstance(self.products, Tensor):
             yield from self.products
             return
         for block in self._joint.blocks:
-            yield block if isinstance(block, Angles) else block.gram()
+            yield block if isinstance(block, JointAngles) else block.gram()
 
     @property
     def star(self) -> Star:

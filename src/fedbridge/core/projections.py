@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbridge.core.sketch import TILE, Angles
+from fedbridge.core.sketch import TILE, JointAngles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -166,7 +166,7 @@ class _Sketched:
     with residuals in float64. (torch would copy the factor for every solution, scipy does not.)
     """
 
-    def __init__(self, angles: Angles, scale: Tensor, base: Tensor) -> None:
+    def __init__(self, angles: JointAngles, scale: Tensor, base: Tensor) -> None:
         self.angles, self.scale, self.base = angles, scale, base
         self.room = torch.empty(angles.cosines.numel())
 
@@ -212,7 +212,9 @@ class _Sketched:
         return part
 
 
-def _in_sketched_cone(angles: Angles, beside: Tensor, base: Tensor, cross: Tensor) -> Tensor | None:
+def _in_sketched_cone(
+    angles: JointAngles, beside: Tensor, base: Tensor, cross: Tensor
+) -> Tensor | None:
     """``argmin_{c ≥ 0} cᵀ M c − 2 crossᵀ c`` of ``M = diag(beside) C diag(beside) + base baseᵀ``.
 
     None where few digits do not do.
@@ -251,12 +253,12 @@ def nearest_in_hull(difference_gram: Tensor) -> Tensor:
     return shares / shares.sum()
 
 
-def cone_point(seen: Tensor | Angles) -> tuple[Tensor, Tensor]:
+def cone_point(seen: Tensor | JointAngles) -> tuple[Tensor, Tensor]:
     """Coefficients of the cone's point nearest to the target, and the squared distance to it.
 
     ``seen`` holds all products (N+1, N+1), the target's first, or sketched angles.
     """
-    if isinstance(seen, Angles):
+    if isinstance(seen, JointAngles):
         along, beside = seen.along, seen.beside
         found = _in_sketched_cone(seen, beside, along[:, None], seen.inner)
         if found is None:
@@ -269,12 +271,12 @@ def cone_point(seen: Tensor | Angles) -> tuple[Tensor, Tensor]:
     return cone, apart.clamp(min=0.0)
 
 
-def hull_point(seen: Tensor | Angles) -> tuple[Tensor, Tensor]:
+def hull_point(seen: Tensor | JointAngles) -> tuple[Tensor, Tensor]:
     """Shares of the hull's point nearest to the target, and the squared distance to it.
 
     ``seen`` as for ``cone_point``.
     """
-    if isinstance(seen, Angles):
+    if isinstance(seen, JointAngles):
         beside, ahead = seen.beside, seen.along - seen.length
         nearest = (ahead.square() + beside.square()).min().sqrt()
         found = None

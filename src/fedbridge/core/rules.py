@@ -49,7 +49,7 @@ from fedbridge.core.rulebook import (
 )
 
 if TYPE_CHECKING:
-    from fedbridge.core.sketch import Angles
+    from fedbridge.core.sketch import JointAngles
 
 __all__ = [
     "AnyRule",
@@ -332,7 +332,7 @@ def shrinkage(sigma2: Tensor, distance2: Tensor) -> Tensor:
 
 
 def _of_blocks(
-    point: Callable[[Tensor | Angles], tuple[Tensor, Tensor]], geometry: Geometry
+    point: Callable[[Tensor | JointAngles], tuple[Tensor, Tensor]], geometry: Geometry
 ) -> tuple[Tensor, Tensor]:
     """(K, N) the mixture of sources that is nearest in every block, and (K,) how far it is."""
     mixtures, apart = zip(*(point(block) for block in geometry.pairs()), strict=True)

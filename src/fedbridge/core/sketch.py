@@ -111,7 +111,7 @@ def _mixed_seed(seed: int, index: int, half: int) -> int:
 
 
 @dataclass(frozen=True)
-class Angles:
+class JointAngles:
     """Products of very many sources in one block, the target's and their own: exact but for angles.
 
     With ``t̂`` the target's direction, ``g_i = α_i t̂ + r_i`` and ``⟨g_i, g_j⟩ = α_i α_j +
@@ -155,10 +155,10 @@ class Angles:
             torch.mv(room[: len(tile)].copy_(tile), vector, out=out)
         return found
 
-    def rescaled(self, factors: Tensor) -> Angles:
+    def rescaled(self, factors: Tensor) -> JointAngles:
         """With every source multiplied by its factor (N,), which is above 0."""
         scaled = self.inner * factors, self.source2 * factors * factors
-        return Angles(self.target2, *scaled, self.cosines)
+        return JointAngles(self.target2, *scaled, self.cosines)
 
     def gram(self) -> Tensor:
         """(N+1, N+1) all products in float64, the target first."""
@@ -194,7 +194,7 @@ class Columns:
 
 def joint_block(
     target: Tensor, sources: Tensor, columns: slice, seen: tuple[Tensor, Tensor, Tensor]
-) -> Angles | Columns:
+) -> JointAngles | Columns:
     """What stands for the products among very many sources in one block.
 
     ``seen`` is what ``star`` measures: ``‖t‖²``, ``⟨t, g_i⟩`` and ``‖g_i‖²``.
@@ -207,7 +207,9 @@ def joint_block(
     safe = ((rms >= SAFE_RMS[0]) & (rms <= SAFE_RMS[1])) | (rms == 0)
     single = target.dtype == sources.dtype == torch.float32 and bool(safe.all())
     pressed = _Folding(count, torch.float32 if single else torch.float64, sources.device)
-    angles = Angles(target2, inner, source2, torch.zeros([len(sources)] * 2, device=pressed.device))
+    angles = JointAngles(
+        target2, inner, source2, torch.zeros([len(sources)] * 2, device=pressed.device)
+    )
     per_length = torch.where(angles.beside > 0, 1.0 / angles.beside, 0.0)
     share = _along(target2, angles.along)
     buckets = ANGLES // SLICES

@@ -102,18 +102,20 @@ class RuleMethod(Method):
         )
         return trained, lambda record: self._mixture(trained, probed, record)
 
-    def _part(self, rule: Rule, group: Gathered) -> _Part:
+    def _part(self, rule: Rule, group: Gathered) -> _GroupSum:
         """The mixture of a group of sources, as if there were no others."""
         vectors = group.vectors(align=self.align)
         geometry = self._geometry(vectors, group)
         mix = rule(geometry, **self._options_for(group.source_indices))
         theirs = replace(mix, target=torch.zeros_like(mix.target))
         blocks = self.federation.rule_blocks
-        return _Part(
+        return _GroupSum(
             geometry, mix.sources, combine(theirs, vectors.target, vectors.sources, blocks)
         )
 
-    def _sum(self, rule: Rule, trained: Gathered, parts: Sequence[_Part], record: Record) -> Tensor:
+    def _sum(
+        self, rule: Rule, trained: Gathered, parts: Sequence[_GroupSum], record: Record
+    ) -> Tensor:
         """The mixture of all groups: each weighs what its sources do when all are looked at."""
         present = trained.source_indices
         shares, samples = read_weights(trained.samples if self.by_samples else None, len(present))
@@ -229,7 +231,7 @@ class RuleMethod(Method):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GroupSum:
     """A group of sources: its geometry, their coefficients (K, n) in it, and their sum (m,)."""
 
     geometry: Geometry
