@@ -227,7 +227,7 @@ def test_another_size_of_images_is_agreed_to_by_every_site(tmp_path, capsys):
         ("--form npz --image-size 8", "but got --image-size"),
         ("--grayscale", "but got --grayscale"),
         ("--form images --label-column y", "but got --label-column"),
-        ("--form images --image-size 2", "image_size"),
+        ("--form images --image-size 2", "--image-size"),
     ],
 )
 def test_options_of_another_form_are_refused(tmp_path, words, message, capsys):
