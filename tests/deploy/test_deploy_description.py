@@ -6,7 +6,7 @@ import re
 import pytest
 from deploying import add_settings, give_data, patients
 
-from fedbridge.data.tables.curation import Scale
+from fedbridge.data.tables.curation import KnownScale
 from fedbridge.data.tables.load import describe_csv
 from fedbridge.data.tables.schema import agree
 from fedbridge.deploy.description import describe_site, read_description
@@ -114,7 +114,7 @@ def test_what_epsilon_does_not_cover_is_told_until_it_is_known_beforehand(made, 
     ]
     add_settings(made.site("A"), "\n".join(lines))
     assert not any("epsilon" in text for text in write()[1])
-    assert made.site("A").settings().curation.scales["age"] == Scale(1.0, 1.0)
+    assert made.site("A").settings().curation.scales["age"] == KnownScale(1.0, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["record-epsilon = 3.0\nrecord-rounds = 2\nrecord", "dp"])

@@ -13,7 +13,7 @@ from fedbridge.federation import source_rounds
 from fedbridge.federation.federation import Federation
 from fedbridge.runs.variant import Variant
 from fedbridge.workflows import loaded
-from fedbridge.workflows.cells import SCRATCH, Lengths, PlannedRun
+from fedbridge.workflows.cells import SCRATCH, Durations, PlannedRun
 from fedbridge.workflows.compared import Setting
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ def planned(*which: tuple[int, str, int]) -> list[PlannedRun]:
     ]
 
 
-def in_order(lengths: Lengths) -> list[int]:
+def in_order(lengths: Durations) -> list[int]:
     return sorted(range(len(lengths.cells)), key=lengths, reverse=True)
 
 
 def test_before_anything_is_known_what_usually_takes_long_comes_first():
-    lengths = Lengths(
+    lengths = Durations(
         planned((0, "alone-logistic", 5), (0, "fedavg", 5), (0, "auto", 5), (0, "fedgp", 50))
     )
     assert in_order(lengths) == [3, 2, 1, 0]
 
 
 def test_what_is_known_puts_the_rest_in_order():
-    lengths = Lengths(
+    lengths = Durations(
         planned((0, "auto", 10), (0, "fedgp", 10), (1, "auto", 10), (0, "fedgp", 90), (0, "mme", 1))
     )
     lengths.note(0, 50.0)

@@ -148,7 +148,7 @@ def run_one(cell: PlannedRun, tell: Tell, **more: Any) -> CellResult:
 
 
 @dataclass
-class Lengths:
+class Durations:
     """How long runs take, by those that are done: in seconds, or in rounds of ``fedavg`` before.
 
     Attributes:
@@ -212,7 +212,7 @@ class Board:
             if processes > 1 and len(waiting) >= processes:
                 # They are told numbers: tasks and networks that are here already are not sent.
                 work = partial(_run_alone, do, self.cells, shared)
-                lengths = Lengths(self.cells)
+                lengths = Durations(self.cells)
                 in_turn = work_in_processes(work, waiting, processes, lengths)
                 with closing(in_turn) as events:
                     for event in events:
@@ -228,7 +228,7 @@ class Board:
         self.under_way.pop(index, None)
         self._report(self.cells[index].name)
 
-    def _note(self, index: int, event: Event, lengths: Lengths) -> None:
+    def _note(self, index: int, event: Event, lengths: Durations) -> None:
         if event.kind == "told":
             self._told(index, event.value)
         elif event.kind == "done":

@@ -95,7 +95,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Scale:
+class KnownScale:
     """Numbers are standardised by what is known beforehand, rather than by the site's own rows.
 
     A gap then stands at the mean. So no row changes what another becomes, which differential
@@ -140,7 +140,7 @@ class Curation:
     recoded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, Unit] = field(default_factory=dict)
-    scales: Mapping[str, Scale] = field(default_factory=dict)
+    scales: Mapping[str, KnownScale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_form(self.delimiter, self.encoding)
@@ -307,16 +307,16 @@ def _unit(column: str, given: object) -> Unit:
     return Unit(**given)
 
 
-def _scale(column: str, given: object) -> Scale:
+def _scale(column: str, given: object) -> KnownScale:
     """A scale as mean and deviation; both are needed."""
-    if isinstance(given, Scale):
+    if isinstance(given, KnownScale):
         return given
     if not isinstance(given, Mapping) or set(given) != {"mean", "deviation"}:
         raise OptionError(
             f"Expected `scales.{column}.mean` and `scales.{column}.deviation`, but got {given!r}: "
             f"give both, in the unit that was agreed, and nothing else."
         )
-    return Scale(**given)
+    return KnownScale(**given)
 
 
 def without_identifiers(
