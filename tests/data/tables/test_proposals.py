@@ -68,6 +68,15 @@ def test_values_tell_what_names_do_not():
     assert lines({"A": plain, "B": plain, "C": far})["C"] == [], "another range, another thing"
 
 
+def test_numbers_of_one_range_under_any_name():
+    plain = ({"age": number(18, 90), "chol": number(120, 400), "sex": number(0, 1)}, None)
+    other = ({"Alter": number(20, 91), "Wert": number(110, 395), "w": number(0, 1)}, None)
+    proposed = lines({"A": plain, "B": plain, "C": other})
+    assert proposed["C"] == ['rename.Alter = "age"', 'rename.Wert = "chol"'], "codes all look alike"
+    two = ({"x": number(18, 90), "y": number(18, 90), "chol": number(), "sex": number()}, None)
+    assert lines({"A": plain, "B": plain, "C": two})["C"] == [], "either could be meant"
+
+
 def test_words_that_mean_the_same():
     plain = ({"exang": words("no", "yes"), "sex": words("f", "m")}, ("0", "1"))
     other = ({"exang": words("J", "N"), "sex": words("female", "male")}, ("ja", "nein"))

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from fedbridge.base.errors import DisagreementError
     from fedbridge.data.tables.schema import Reading, Summaries
 
-ALIKE, MAYBE = 0.75, 0.5
+ALIKE, MAYBE, SAME_RANGE = 0.75, 0.5, 0.8
+MOST_CODES = 5.0
+"""A range of numbers up to which columns of codes and scores all look the same."""
 """From how like each other two names are taken for one, alone and where their values fit too."""
 SHORTEST = 3
 """Fewer letters abbreviate anything."""
@@ -154,7 +156,33 @@ def _pairs(
     for _, old, new in scored:
         if old not in pairs and new not in pairs.values():
             pairs[old] = new
-    return pairs
+    return pairs | _of_one_range(
+        {old: mine for old, mine in extra.items() if old not in pairs},
+        {new: theirs for new, theirs in lacking.items() if new not in pairs.values()},
+    )
+
+
+def _of_one_range(
+    extra: Mapping[str, ColumnSummary], lacking: Mapping[str, ColumnSummary]
+) -> dict[str, str]:
+    """Numbers of the same range under any name, where no other column could be meant."""
+    alike = [
+        (old, new)
+        for old, mine in extra.items()
+        for new, theirs in lacking.items()
+        if mine.span and theirs.span and _overlap(mine.span, theirs.span) >= SAME_RANGE
+    ]
+    olds, news = (Counter(names) for names in zip(*alike, strict=True)) if alike else ({}, {})
+    return {old: new for old, new in alike if olds[old] == news[new] == 1}
+
+
+def _overlap(mine: tuple[float, float], theirs: tuple[float, float]) -> float:
+    """The part that two ranges have in common of both together; codes such as 0 and 1 have none."""
+    (low, high), (least, most) = mine, theirs
+    both = max(high, most) - min(low, least)
+    if both <= MOST_CODES:
+        return 0.0
+    return max(min(high, most) - max(low, least), 0.0) / both
 
 
 def _likeness(old: str, new: str, mine: ColumnSummary, theirs: ColumnSummary) -> float:
