@@ -93,7 +93,7 @@ class TestColumns:
         for site, rows in patients().drop(columns="site").groupby(patients().site):
             named = rows.rename(columns={"age": "Alter"}) if site == "A" else rows
             named.to_csv(folder / f"{site}.csv", index=False, sep=";")
-        with pytest.raises(DisagreementError, match="--rename OLD=NEW"):
+        with pytest.raises(DisagreementError, match="--rename Alter=age"):
             load_task(folder, "C", decimal=",")
         task = load_task(folder, "C", decimal=",", rename={"Alter": "age"})
         assert learned(task) == ["age", "sex"]
