@@ -142,11 +142,8 @@ class SourceRounds:
             held = sum(file.stat().st_size for file in self.folder.iterdir())
             if held + len(data) <= MOST_BYTES:
                 write_atomically(self._file(key), data)
-        except (
-            OSError,
-            FedbridgeError,
-        ):  # no room, or somebody has cleared up: who needs it trains
-            return
+        except (OSError, FedbridgeError):
+            return  # no room, or somebody has cleared up: who needs it trains
 
     def _file(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"

@@ -221,11 +221,8 @@ class Workbench:
 
     def measure(self, state: Model, site: Site, *, round: int = 0) -> Metrics:
         """Measures of a model on a set."""
-        outputs = self.predict(state, site, round=round)
-        found = measure_predictions(outputs, site.y, self._classes)
-        if self._classes is None and found.loss is not None:
-            return replace(found, loss=found.loss * site.scale.size**2)
-        return found
+        outputs = site.scale.values(self.predict(state, site, round=round))
+        return measure_predictions(outputs, site.scale.values(site.y), self._classes)
 
     def evaluate(self, round: int, state: Model) -> Evaluation:
         """What a model is worth, by the target's test split and the rows set aside."""
