@@ -56,6 +56,18 @@ def test_runs_that_share_them_have_the_same_bits_and_train_once(tmp_path, traine
         assert same_model(result.model, apart[method].model)
 
 
+def test_runs_with_other_targets_share_them_too(tmp_path, trained):
+    task = blobs()
+    noisy = replace(task, target=replace(task.target, x=task.target.x + 1))
+    apart = run("fedgp", noisy)
+    trained.clear()
+    with SourceRounds(tmp_path).shared():
+        run("fedgp", task)
+        together = run("fedgp", noisy)
+    assert trained == [-1, 0]
+    assert same_model(together.model, apart.model)
+
+
 def test_nothing_is_shared_outside(tmp_path, trained):
     with SourceRounds(tmp_path).shared():
         run("fedavg")

@@ -3,8 +3,9 @@
 The warm-up, and every round of a method that leaves the sources' model as they make it, depend on
 the model that they start from, their rows and how they train, and on nothing of the method. Runs
 of one comparison that begin with the same ones find them in a folder, by a checksum of all that
-decides them, with the same bits. The folder lives as long as the comparison: whose code has changed
-since does not find what the old one has made.
+decides them, with the same bits; also runs whose targets differ, as in a table over the noise of
+the target. The folder lives as long as the comparison: whose code has changed since does not find
+what the old one has made.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedbridge._version import __version__
 from fedbridge.base.errors import DataError, FedbridgeError
 from fedbridge.base.files import read_bytes, to_json, write_atomically
 from fedbridge.data.preparing import prepare_to_record
-from fedbridge.runs.folder import fingerprint
+from fedbridge.runs.folder import checksum_of_rows
 from fedbridge.training.job import Outcome
 from fedbridge.training.state import State
 
@@ -106,7 +107,7 @@ class SourceRounds:
             return None
         task = federation.task
         if task not in _prints:
-            _prints[task] = fingerprint(task)
+            _prints[task] = checksum_of_rows(task.sources)
         decides = {
             "versions": [__version__, torch.__version__],
             "data": _prints[task],

@@ -32,12 +32,12 @@ from fedbridge.runs.lock import FILE as SIGN_OF_LIFE
 from fedbridge.runs.shapes import CHECKPOINT, CONFIG, MANIFEST, ROUND, SUMMARY, misfit, partly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch import nn
 
-    from fedbridge.data.task import FederatedTask
+    from fedbridge.data.task import FederatedTask, Site
     from fedbridge.runs.shapes import Kind
 
 FORMAT = 1
@@ -413,8 +413,13 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 def fingerprint(task: FederatedTask) -> str:
     """Checksum of all rows of a task, so that a run is not resumed on other data."""
+    return checksum_of_rows((*task.sources, task.target, task.test))
+
+
+def checksum_of_rows(sites: Iterable[Site]) -> str:
+    """Checksum of the rows of sites, and of their names."""
     digest = hashlib.sha256()
-    for site in (*task.sources, task.target, task.test):
+    for site in sites:
         digest.update(site.name.encode())
         for values in (site.x, site.y):
             digest.update(str((values.dtype, tuple(values.shape))).encode())
