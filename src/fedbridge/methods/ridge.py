@@ -211,36 +211,37 @@ def _logistic(
 ) -> Tensor:
     """Multinomial logistic regression by accelerated gradient steps.
 
-    Fits lie side by side, (r, P, K), so that a step is two products of matrices for all of them.
+    Fits lie side by side, (r, K, P), so that a step is two products of matrices for all of them
+    and everything else works along long runs of numbers.
     """
-    rows, truth = axes.rows.float(), truth.float()[:, None]
+    rows, truth = axes.rows.float(), truth.float()[:, :, None]
     across = rows.T.contiguous()
     n, classes = given.shape[1:]
-    given = given.float().transpose(0, 1).contiguous()
-    weights, pull = weights.float().T[:, :, None], strengths.float()[None, :, None]
+    given = given.float().permute(1, 2, 0).contiguous()
+    weights, pull = weights.float().T[:, None], strengths.float()[None, None]
     bound = axes.sizes.float().square()[:, None, None] / 2 * weights.amax(0) + pull
-    done = start.float().transpose(0, 1).contiguous()
+    done = start.float().permute(1, 2, 0).contiguous()
     at = ahead = done
     left, momentum = torch.arange(len(start)), torch.ones_like(pull)
     for step in range(1, most + 1):
-        outputs = (rows @ ahead.flatten(1)).view(n, -1, classes).add_(given)
-        wrong = torch.softmax(outputs, 2).sub_(truth).mul_(weights)
+        outputs = (rows @ ahead.flatten(1)).view(n, classes, -1).add_(given)
+        wrong = torch.softmax(outputs, 1).sub_(truth).mul_(weights)
         gradient = (across @ wrong.flatten(1)).view_as(ahead).add_(pull * ahead)
         now = ahead - gradient / bound
         moved = now - at
-        uphill = (gradient * moved).sum((0, 2), keepdim=True) > 0
+        uphill = (gradient * moved).sum((0, 1), keepdim=True) > 0
         following = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum.square()).sqrt()) / 2)
         ahead = now + torch.where(uphill, 0.0, (momentum - 1) / following) * moved
         at, momentum = now, following
         if step % LOOK_EVERY and step < most:
             continue
-        change = (rows @ moved.flatten(1)).view(n, -1, classes).abs().amax((0, 2))
+        change = (rows @ moved.flatten(1)).view(n, classes, -1).abs().amax((0, 1))
         on = change >= SETTLED if step < most else torch.zeros_like(change, dtype=torch.bool)
         if bool(on.all()):
             continue
-        done[:, left[~on]] = at[:, ~on]
+        done[..., left[~on]] = at[..., ~on]
         if not bool(on.any()):
             break
-        left, at, ahead, momentum = left[on], at[:, on], ahead[:, on], momentum[:, on]
-        given, weights, pull, bound = given[:, on], weights[:, on], pull[:, on], bound[:, on]
-    return done.transpose(0, 1).double()
+        left, at, ahead, momentum = (of[..., on] for of in (left, at, ahead, momentum))
+        given, weights, pull, bound = (of[..., on] for of in (given, weights, pull, bound))
+    return done.permute(2, 0, 1).double()
