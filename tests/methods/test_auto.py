@@ -11,16 +11,21 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.methods import auto as module
 from fedbridge.methods import candidates
-from fedbridge.methods.auto import LAST, AutoTargetSide, Candidate, Recipe
+from fedbridge.methods.auto import AutoTargetSide, Candidate, Recipe
 from fedbridge.methods.candidates import (
     ALONE,
+    EARLIER,
     HEAD,
     INPUTS,
+    LAST,
     LED,
+    LIGHT,
     NETWORK,
+    RECALIBRATED,
     TUNED,
     Bench,
     Sum,
+    Training,
     Worth,
 )
 from fedbridge.training.blend import Blended
@@ -37,9 +42,12 @@ QUICK = {
 }
 
 
+SHORT = Training((0.3, 1.0), (3, 6), 5)
+
+
 @pytest.fixture(autouse=True)
 def _short_trainings(monkeypatch):
-    monkeypatch.setattr(candidates, "STAGES", (3, 6))
+    monkeypatch.setattr(module, "FULL", SHORT)
 
 
 def lonely(side):
@@ -51,8 +59,40 @@ def every_candidate(bench):
     """Of the initial model, and of nobody."""
     start = bench.federation.initial
     body = bench.body(LAST, start)
-    tuned = bench.tuned(TUNED, LAST, start) + bench.tuned(NETWORK, "", start)
+    tuned = bench.tuned(TUNED, LAST, start, SHORT) + bench.tuned(NETWORK, "", start, SHORT)
     return [*bench.refit(body), *bench.alone(), *tuned]
+
+
+class TestWhatIsKnownBeforehand:
+    """Weights of candidates that are judged equal."""
+
+    def weights(self, task, *recipes):
+        bench = Bench(federation(task))
+        same = torch.zeros_like(bench.rows.truth)
+        return bench.weigh([Candidate(recipe, same) for recipe in recipes])
+
+    def test_on_tables_the_sources_model_counts_four_times(self):
+        led, other, head = self.weights(
+            blobs(), Recipe(LED, LAST), Recipe(RECALIBRATED, LAST), Recipe(HEAD, LAST)
+        )
+        assert led == other == pytest.approx(4 * head)
+
+    def test_on_images_it_counts_a_quarter(self):
+        led, head = self.weights(fb.load_task("digits-none"), Recipe(LED, LAST), Recipe(HEAD, LAST))
+        assert led == pytest.approx(head / 4)
+
+    def test_an_earlier_model_counts_a_quarter_unless_it_is_trained_on(self):
+        last, earlier, tuned = self.weights(
+            blobs(), Recipe(HEAD, LAST), Recipe(HEAD, EARLIER), Recipe(TUNED, EARLIER)
+        )
+        assert earlier == pytest.approx(last / 4)
+        assert tuned == pytest.approx(last)
+
+    def test_a_family_has_its_weight_whatever_its_number(self):
+        one, two, alone = self.weights(
+            blobs(), Recipe(HEAD, LAST, 1, 1), Recipe(HEAD, LAST, 1, 2), Recipe(ALONE)
+        )
+        assert one + two == pytest.approx(alone)
 
 
 class TestCrossValidation:
@@ -91,9 +131,9 @@ class TestCrossValidation:
         monkeypatch.setattr(
             fed.bench, "run", lambda job, *rest: steps.append(job.plan.steps) or run(job, *rest)
         )
-        Bench(fed).tuned(TUNED, LAST, fed.initial)
+        Bench(fed).tuned(TUNED, LAST, fed.initial, SHORT)
         stages = [3] * 6 + [3] * 6  # of five replicas and the model itself, then from 3 to 6
-        assert steps == stages * len(candidates.RATES)
+        assert steps == stages * len(SHORT.rates)
 
     def test_of_many_rows_a_part_is_seen(self, monkeypatch):
         monkeypatch.setattr(candidates, "MOST_ROWS", 20)
@@ -159,7 +199,8 @@ class TestBlend:
 
     def test_one_plain_model_may_be_a_fine_tuned_one(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
-        monkeypatch.setattr(candidates, "DOUBT", dict.fromkeys((LED, "recalibrated", HEAD), 1e-9))
+        prior = lambda bench, recipe: 1.0 if recipe.family == TUNED else 1e-9  # noqa: E731
+        monkeypatch.setattr(Bench, "_prior", prior)
         result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4}, single=True)
         assert not isinstance(result.model, Blended)
         assert result.history[-1]["choice"].startswith((TUNED, NETWORK))
@@ -251,6 +292,23 @@ class TestRounds:
         poor = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
         assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE}
         assert NETWORK in rich
+
+    def test_little_work_left_pays_for_a_light_training(self, monkeypatch):
+        monkeypatch.setattr(module, "FULL", Training((1.0,), (10**9,), 5))
+        trained, tuned = [], Bench.tuned
+
+        def noted(bench, family, name, start, how):
+            trained.append((family, how))
+            return tuned(bench, family, name, start, how)
+
+        monkeypatch.setattr(Bench, "tuned", noted)
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed).side
+        side.credit = 1.5 * side._price(LIGHT)
+        fed.begin_round(1)
+        side.decide(News(fed.initial.tensors(), {"work": 0.0}))
+        assert trained == [(TUNED, LIGHT)]
+        assert 0 <= side.credit < side._price(LIGHT)
 
     def test_a_linear_model_is_fitted_and_never_trained(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)

@@ -20,10 +20,10 @@ where the last fit ended; otherwise the model of a round is that of the round be
 in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
 Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
-source; what they cost beyond that is left out, and those in use stay in the choice; a linear model
-is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no more; and
-when everything that needs sources has a smaller weight than that in two choices, sources are told
-to rest.
+source, in a light form if there is no more to be had; those in use stay in the choice; a linear
+model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no
+more; and when everything that needs sources has a smaller weight than that in two choices, sources
+are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -45,9 +45,13 @@ from fedbridge.federation.evidence import Vectors, measure_evidence
 from fedbridge.federation.method import Method, Record
 from fedbridge.methods.candidates import (
     ALONE,
+    EARLIER,
+    FULL,
     HEAD,
     INPUTS,
+    LAST,
     LED,
+    LIGHT,
     NEGLIGIBLE,
     NETWORK,
     RECALIBRATED,
@@ -57,6 +61,7 @@ from fedbridge.methods.candidates import (
     Candidate,
     Recipe,
     Sum,
+    Training,
     Worth,
     in_percent,
     joined,
@@ -73,9 +78,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedbridge.federation.federation import Federation
-
-LAST, BEST = "last", "earlier"
-"""The led model of the round, and the best of those before."""
 
 MOVED = 0.03
 """Relative change of the led model's outputs at which the weighty candidates are fitted anew."""
@@ -312,7 +314,7 @@ class AutoTargetSide(TargetSide):
         self.federation, self.bench = federation, Bench(federation, number)
         self.single = self.single and not self.bench.is_linear  # then there is nothing but one
         self.chosen_in = 0
-        self.credit = 0.0 if joins else self._price()
+        self.credit = 0.0 if joins else self._price(FULL)
         self.lone = 0
         self.out = set() if joins else {TUNED}
         if self.bench.is_linear and self.bench.has_inputs:
@@ -366,20 +368,21 @@ class AutoTargetSide(TargetSide):
         others = [*self.networks]
         bodies = {LAST: body.state}
         if self.best is not None and not self.single:
-            bodies[BEST] = self.best
+            bodies[EARLIER] = self.best
             if self._of_best is None:
-                self._of_best = bench.refit(bench.body(BEST, self.best))
+                self._of_best = bench.refit(bench.body(EARLIER, self.best))
             others += self._of_best
         if not self.single:
             self._alone = self._alone or bench.alone()
             others += self._alone
-        price, loss = self._price(), self._smallest_loss(own)
-        name = BEST if BEST in bodies and self.best_loss < loss else LAST
+        loss = self._smallest_loss(own)
+        name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
         for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
-            if self.credit >= price and family not in self.out:
-                self.credit -= price
+            how = next((how for how in (FULL, LIGHT) if self.credit >= self._price(how)), None)
+            if how is not None and family not in self.out:
+                self.credit -= self._price(how)
                 others = [c for c in others if c.recipe.family != family]
-                others += bench.tuned(family, of, start)
+                others += bench.tuned(family, of, start, how)
         every = [*own, *others]
         weights = bench.weigh(every)
         kept = self._few(every, weights)
@@ -388,7 +391,7 @@ class AutoTargetSide(TargetSide):
         self.told = self._tell(every, weights)
         if own and loss <= self.best_loss:
             self.best, self.best_loss = body.state, loss
-            self._of_best = [replace(c, recipe=replace(c.recipe, body=BEST)) for c in own]
+            self._of_best = [replace(c, recipe=replace(c.recipe, body=EARLIER)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
         staying = [(c, w) for c, w in kept if not _moves(c)]
         self.fixed = Sum.of(bench, staying).blend(bodies)
@@ -436,9 +439,9 @@ class AutoTargetSide(TargetSide):
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
         return min((float(losses.mean()) for losses in judged), default=math.inf)
 
-    def _price(self) -> float:
+    def _price(self, how: Training) -> float:
         """What one family of networks costs, in rows."""
-        steps, rows = self.bench.tuning_steps()
+        steps, rows = self.bench.tuning_steps(how)
         return float(steps * (rows + STEP_IN_ROWS))
 
     def _tell(self, candidates: Sequence[Candidate], weights: Tensor) -> dict[str, Any]:

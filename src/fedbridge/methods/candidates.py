@@ -13,7 +13,8 @@ at the target alone, exactly and cheaply:
     alone, network  the network trained from its beginning
 
 ``c``, ``V`` and ``U`` are ridge fits (``ridge``) of several strengths ``λ``. A network is trained
-by the run's own optimiser at two learning rates and for several numbers of steps.
+by the run's own optimiser at two learning rates and for several numbers of steps; where sources
+have little work themselves, at one rate and for one number.
 
 **Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
 beyond that and for networks five. A replica takes as many steps as the model that it stands for,
@@ -28,11 +29,14 @@ half the logarithm of the mean squared error),
 
     w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
-and the outputs of all candidates are added with these weights. ``π`` is uniform over families (of
-each body; the sources' model as it is and recalibrated count a quarter, since ``head`` and
-``inputs`` come close to them where they are right), then within. Everything linear in ``φ`` of a
-body ends up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most
-three networks; of a linear model one linear model.
+and the outputs of all candidates are added with these weights. ``π`` is uniform over families, then
+within, but for what is known beforehand. Rows of a table with the same columns mean much the same
+at every site, and two classes tell little per label: there the sources' model as it is and
+recalibrated count four times. Images of another site may look like nothing that the sources know:
+there the two count a quarter, since ``head`` and ``inputs`` come close to them where they are
+right. Refits of an earlier body count a quarter of those of the last. Everything linear in ``φ`` of
+a body ends up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at
+most three networks; of a linear model one linear model.
 """
 
 from __future__ import annotations
@@ -65,16 +69,18 @@ if TYPE_CHECKING:
 LED, RECALIBRATED, HEAD, INPUTS = "led", "recalibrated", "head", "inputs"
 ALONE, TUNED, NETWORK = "alone", "fine-tuned", "alone, network"
 
+LAST, EARLIER = "last", "earlier"
+"""Bodies: the sources' model of the round, and the best of those before."""
+
 RECALIBRATIONS = [(a, s) for a in (-1.0, 0.5, 1.0) for s in (0.3, 3.0)]
 HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 BY_ITSELF = [(0.0, s) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
 """Slopes ``a`` of the body's outputs, and strengths ``λ``."""
 
-RATES, STAGES, PARTS = (0.3, 1.0), (30, 100, 300), (0.5, 1.0)
-"""Learning rates as factors of the target's own, steps, and how much of the way is taken."""
+PARTS, NETWORK_BATCH = (0.5, 1.0), 16
+"""How much of the way is taken, and rows in a step."""
 
-NETWORK_FOLDS, NETWORK_BATCH = 5, 16
 FOLDS_OF = ((20, 0), (60, 10), (math.inf, 5))
 """Folds of up to so many labels; 0 holds out every row by itself."""
 
@@ -85,8 +91,10 @@ SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE = 3, 1 / 3
 """Up to so many labels per class the fit to all rows has its ``λ`` times this."""
 
-DOUBT = {LED: 0.25, RECALIBRATED: 0.25}
-"""Weights of families before any loss is seen; of the others 1."""
+AS_LED = (LED, RECALIBRATED)
+OF_TABLES, OF_IMAGES, OF_EARLIER = 4.0, 0.25, 0.25
+"""Weights before any loss is seen, of what the sources' model says nearly as it is, and of refits
+of an earlier one; of all else 1."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
@@ -100,6 +108,25 @@ CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.005, 20
 DRAWS, FIRST_DRAW = 2, 1_000_000
 NEGLIGIBLE = 1e-3
 TUNING = 500
+
+
+@dataclass(frozen=True)
+class Training:
+    """How networks of the target are trained.
+
+    Attributes:
+        rates: learning rates as factors of the target's own.
+        stages: numbers of steps after which a network is a candidate.
+        folds: parts of the rows, each held out from a replica.
+    """
+
+    rates: tuple[float, ...]
+    stages: tuple[int, ...]
+    folds: int
+
+
+FULL, LIGHT = Training((0.3, 1.0), (30, 100, 300), 5), Training((3.0,), (150,), 3)
+"""What is tried where sources have much work, and where they have little."""
 
 
 @dataclass(frozen=True)
@@ -380,20 +407,20 @@ class Bench:
         """The same in all rounds, whatever the body."""
         return Axes.of(self._every_draw(INPUTS), standardise=self.is_table, constant=self.constant)
 
-    def tuned(self, family: str, name: str, start: State) -> list[Candidate]:
+    def tuned(self, family: str, name: str, start: State, how: Training) -> list[Candidate]:
         """The network trained on from a body of this name, at every rate, for so many steps."""
         federation = self.federation
-        folds = deal_folds(federation, min(NETWORK_FOLDS, len(self.labelled)))
+        folds = deal_folds(federation, min(how.folds, len(self.labelled)))
         kept = [without(self.labelled, fold) for fold in folds]
         fold_of = torch.zeros(len(self.site), dtype=torch.int64)
         for k, fold in enumerate(folds):
             fold_of[fold] = k
         mine = fold_of[self.seen].repeat(self.draws)
         found = []
-        for rate in RATES:
+        for rate in how.rates:
             replicas: list[State | None] = [start] * (len(folds) + 1)
             before = 0
-            for steps in STAGES:
+            for steps in how.stages:
                 replicas = [
                     self._trained(state, rows, rate, steps - before, steps)
                     for state, rows in zip(replicas, [*kept, self.labelled], strict=True)
@@ -447,10 +474,10 @@ class Bench:
             return None
         return tuple((weights * torch.tensor(usual or [1.0])).tolist())
 
-    def tuning_steps(self) -> tuple[int, int]:
+    def tuning_steps(self, how: Training) -> tuple[int, int]:
         """Steps of one family of networks, all replicas, and the rows in each."""
-        replicas = min(NETWORK_FOLDS, len(self.labelled)) + 1
-        return len(RATES) * STAGES[-1] * replicas, min(len(self.labelled), NETWORK_BATCH)
+        replicas = min(how.folds, len(self.labelled)) + 1
+        return len(how.rates) * how.stages[-1] * replicas, min(len(self.labelled), NETWORK_BATCH)
 
     def losses(self, held_out: Tensor) -> Tensor:
         """(rows that count,) the loss of some held-out outputs."""
@@ -476,13 +503,22 @@ class Bench:
         logs = torch.tensor(
             [
                 SHARPNESS * self.log_likelihood(c.held_out)
-                + math.log(DOUBT.get(c.recipe.family, 1.0) / kin.count(c.recipe.kin))
+                + math.log(self._prior(c.recipe) / kin.count(c.recipe.kin))
                 for c in candidates
                 if c.held_out is not None
             ],
             dtype=torch.float64,
         )
         return torch.softmax(logs, 0)
+
+    def _prior(self, recipe: Recipe) -> float:
+        """The weight of a family before any loss is seen."""
+        prior = 1.0
+        if recipe.family in AS_LED:
+            prior *= OF_TABLES if self.is_table else OF_IMAGES
+        if recipe.body == EARLIER and recipe.family != TUNED:
+            prior *= OF_EARLIER
+        return prior
 
     def worth(self, candidates: Sequence[Candidate], weights: Tensor) -> Worth | None:
         """What those candidates that need sources add to the others.
