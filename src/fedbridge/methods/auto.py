@@ -20,10 +20,10 @@ where the last fit ended; otherwise the model of a round is that of the round be
 in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
 Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
-source, in a light form if there is no more to be had; those in use stay in the choice; a linear
-model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no
-more; and when everything that needs sources has a smaller weight than that in two choices, sources
-are told to rest.
+source; where that would take more than 64 rounds, in a light form. Those in use stay in the choice;
+a linear model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are
+trained no more; and when everything that needs sources has a smaller weight than that in two
+choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -85,7 +85,7 @@ MOVED = 0.03
 WEIGHTY = 0.01
 REST_FROM = 8
 MOST_NETWORKS = 3
-SHARE_OF_WORK = 2.0
+SHARE_OF_WORK, PATIENCE = 2.0, 64
 STEP_IN_ROWS = 64
 """What a step costs besides its rows, in rows; of a small network far more, of a large one less."""
 
@@ -314,7 +314,7 @@ class AutoTargetSide(TargetSide):
         self.federation, self.bench = federation, Bench(federation, number)
         self.single = self.single and not self.bench.is_linear  # then there is nothing but one
         self.chosen_in = 0
-        self.credit = 0.0 if joins else self._price(FULL)
+        self.credit, self.income = 0.0 if joins else self._price(FULL), 0.0
         self.lone = 0
         self.out = set() if joins else {TUNED}
         if self.bench.is_linear and self.bench.has_inputs:
@@ -333,7 +333,8 @@ class AutoTargetSide(TargetSide):
     def decide(self, news: News) -> Decision:
         """Choose if it is time to, and make the round's model."""
         led = State.of_tensors(news.tensors)
-        self.credit += SHARE_OF_WORK * news.facts["work"]
+        self.income = SHARE_OF_WORK * news.facts["work"]
+        self.credit += self.income
         body = self.bench.body(LAST, led)
         if len(self.bench.labelled) < 2:
             return Decision(led, _nothing_to_judge_by(joins=self.joins))
@@ -378,8 +379,8 @@ class AutoTargetSide(TargetSide):
         loss = self._smallest_loss(own)
         name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
         for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
-            how = next((how for how in (FULL, LIGHT) if self.credit >= self._price(how)), None)
-            if how is not None and family not in self.out:
+            how = FULL if self._within_reach() else LIGHT
+            if self.credit >= self._price(how) and family not in self.out:
                 self.credit -= self._price(how)
                 others = [c for c in others if c.recipe.family != family]
                 others += bench.tuned(family, of, start, how)
@@ -438,6 +439,10 @@ class AutoTargetSide(TargetSide):
     def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
         return min((float(losses.mean()) for losses in judged), default=math.inf)
+
+    def _within_reach(self) -> bool:
+        """Whether the work of a source pays for the full training of a family in good time."""
+        return max(self.credit, PATIENCE * self.income) >= self._price(FULL)
 
     def _price(self, how: Training) -> float:
         """What one family of networks costs, in rows."""
