@@ -71,15 +71,13 @@ class TestWhatIsKnownBeforehand:
         same = torch.zeros_like(bench.rows.truth)
         return bench.weigh([Candidate(recipe, same) for recipe in recipes])
 
-    def test_on_tables_the_sources_model_counts_four_times(self):
+    @pytest.mark.parametrize(("labels", "times"), [(12, 4), (9, 0.25)])
+    def test_the_sources_model_counts_more_unless_a_class_has_few_labels(self, labels, times):
         led, other, head = self.weights(
-            blobs(), Recipe(LED, LAST), Recipe(RECALIBRATED, LAST), Recipe(HEAD, LAST)
+            blobs(target_rows=labels),
+            *(Recipe(LED, LAST), Recipe(RECALIBRATED, LAST), Recipe(HEAD, LAST)),
         )
-        assert led == other == pytest.approx(4 * head)
-
-    def test_on_images_it_counts_a_quarter(self):
-        led, head = self.weights(fb.load_task("digits-none"), Recipe(LED, LAST), Recipe(HEAD, LAST))
-        assert led == pytest.approx(head / 4)
+        assert led == other == pytest.approx(times * head)
 
     def test_an_earlier_model_counts_a_quarter_unless_it_is_trained_on(self):
         last, earlier, tuned = self.weights(

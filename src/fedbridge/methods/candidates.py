@@ -30,13 +30,12 @@ half the logarithm of the mean squared error),
     w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families, then
-within, but for what is known beforehand. Rows of a table with the same columns mean much the same
-at every site, and two classes tell little per label: there the sources' model as it is and
-recalibrated count four times. Images of another site may look like nothing that the sources know:
-there the two count a quarter, since ``head`` and ``inputs`` come close to them where they are
-right. Refits of an earlier body count a quarter of those of the last. Everything linear in ``φ`` of
-a body ends up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at
-most three networks; of a linear model one linear model.
+within, but for two things. What the sources' model says as it is, or recalibrated, has next to
+nothing that few rows could spoil, and counts four times. With up to three labels per class it
+counts a quarter: there replicas, which have lost one of them, make everything that is fitted look
+worse than it is. Refits of an earlier body count a quarter of those of the last. Everything linear
+in ``φ`` of a body ends up in its last layer, everything linear in ``x`` in one linear map: a
+``Blend`` of at most three networks; of a linear model one linear model.
 """
 
 from __future__ import annotations
@@ -89,10 +88,10 @@ CONSTANT_OF_NUMBERS = 1000.0
 
 SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE = 3, 1 / 3
-"""Up to so many labels per class the fit to all rows has its ``λ`` times this."""
+"""Labels per class that are few, and the factor of ``λ`` in the fit to all rows then."""
 
 AS_LED = (LED, RECALIBRATED)
-OF_TABLES, OF_IMAGES, OF_EARLIER = 4.0, 0.25, 0.25
+OF_LED, OF_LED_AT_FEW, OF_EARLIER = 4.0, 0.25, 0.25
 """Weights before any loss is seen, of what the sources' model says nearly as it is, and of refits
 of an earlier one; of all else 1."""
 
@@ -281,8 +280,13 @@ class Bench:
             weights.repeat(1, self.draws) / self.draws,
             fold_of.repeat(self.draws),
             torch.full((len(labels) * self.draws,), 1 / self.draws, dtype=torch.float64),
-            EASE if len(labels) <= FEW * (self.classes or 0) else 1.0,
+            EASE if self.has_few else 1.0,
         )
+
+    @property
+    def has_few(self) -> bool:
+        """Whether a class has so few labels that a replica misses the one that it lacks."""
+        return len(self.seen) <= FEW * (self.classes or 0)
 
     def _weights(self, labels: Tensor, kept: Tensor) -> Tensor:
         """Weights of rows in a fit without some: the shares of the classes stay what they are."""
@@ -515,7 +519,7 @@ class Bench:
         """The weight of a family before any loss is seen."""
         prior = 1.0
         if recipe.family in AS_LED:
-            prior *= OF_TABLES if self.is_table else OF_IMAGES
+            prior *= OF_LED_AT_FEW if self.has_few else OF_LED
         if recipe.body == EARLIER and recipe.family != TUNED:
             prior *= OF_EARLIER
         return prior
