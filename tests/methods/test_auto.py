@@ -50,6 +50,19 @@ def _short_trainings(monkeypatch):
     monkeypatch.setattr(module, "FULL", SHORT)
 
 
+@pytest.fixture
+def trained(monkeypatch) -> list[tuple[str, Training]]:
+    """The families of networks that were trained, and how."""
+    found, tuned = [], Bench.tuned
+
+    def noted(bench, family, name, start, how):
+        found.append((family, how))
+        return tuned(bench, family, name, start, how)
+
+    monkeypatch.setattr(Bench, "tuned", noted)
+    return found
+
+
 def lonely(side):
     """As if nothing that needs sources had any weight."""
     side.lone += side.federation.round >= module.REST_FROM
@@ -212,6 +225,37 @@ class TestBlend:
         assert set(decision.facts["losses"]) == {ALONE}
         assert all(bool(t.isfinite().all()) for t in decision.state.tensors().values())
 
+    def test_a_network_of_the_sources_that_has_come_to_nothing_is_left_out(self):
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed).side
+        for number, factor in ((1, 1.0), (2, torch.inf), (3, torch.inf)):
+            fed.begin_round(number)
+            led = State(fed.initial.parameters * factor, {})
+            decision = side.decide(News(led.tensors(), {"work": 0.0}))
+            assert sum(decision.facts["weights"].values()) == pytest.approx(1)
+            assert "nan" not in decision.facts["said"]
+            assert bool(fed.predict(decision.state, fed.task.test).isfinite().all())
+
+    def test_without_any_finite_candidate_the_led_model_is_told_of(self):
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed, single=True).side
+        fed.begin_round(1)
+        wild = State(fed.initial.parameters * torch.inf, {})
+        decision = side.decide(News(wild.tensors(), {"work": 0.0}))
+        assert "finite" in decision.facts["said"]
+
+    def test_a_model_that_changes_its_inputs_is_not_a_linear_one(self):
+        class Shrinking(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(2, 3)
+
+            def forward(self, x):
+                return self.head(torch.tanh(x))
+
+        assert Bench(federation(blobs())).is_linear
+        assert not Bench(federation(blobs(), Shrinking())).is_linear
+
     def test_is_found_again_in_its_tensors(self):
         fed = federation()
         blend = Blend((fed.initial,) * 2, torch.tensor([0.3, 0.7]), torch.randn(3, 3))
@@ -291,15 +335,8 @@ class TestRounds:
         assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE}
         assert NETWORK in rich
 
-    def test_little_work_left_pays_for_a_light_training(self, monkeypatch):
+    def test_little_work_left_pays_for_a_light_training(self, monkeypatch, trained):
         monkeypatch.setattr(module, "FULL", Training((1.0,), (10**9,), 5))
-        trained, tuned = [], Bench.tuned
-
-        def noted(bench, family, name, start, how):
-            trained.append((family, how))
-            return tuned(bench, family, name, start, how)
-
-        monkeypatch.setattr(Bench, "tuned", noted)
         fed = federation(blobs(target_rows=12), "mlp:8")
         side = method("auto", fed).side
         side.credit = 1.5 * side._price(LIGHT)
@@ -307,6 +344,28 @@ class TestRounds:
         side.decide(News(fed.initial.tensors(), {"work": 0.0}))
         assert trained == [(TUNED, LIGHT)]
         assert 0 <= side.credit < side._price(LIGHT)
+
+    def test_no_light_training_replaces_a_full_one(self):
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed).side
+        side.credit = 2 * side._price(SHORT)
+        fed.begin_round(1)
+        side.decide(News(fed.initial.tensors(), {"work": 0.0}))
+        full = {c.recipe for c in side.networks}
+        assert full
+        side.credit = 2 * side._price(LIGHT)
+        fed.begin_round(2)
+        side.decide(News(fed.initial.tensors(), {"work": 0.0}))  # sources rest, or are missing
+        assert {c.recipe.slope for c in side.networks} <= set(SHORT.rates)
+
+    def test_a_full_training_is_waited_for_where_sources_work_much(self, trained):
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed).side
+        work = 1.01 * side._price(SHORT) / module.SHARE_OF_WORK / 4
+        for number in (1, 2, 3, 4):
+            fed.begin_round(number)
+            side.decide(News(fed.initial.tensors(), {"work": work}))
+            assert trained == ([(TUNED, SHORT)] if number == 4 else [])
 
     def test_a_linear_model_is_fitted_and_never_trained(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)

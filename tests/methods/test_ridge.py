@@ -50,6 +50,25 @@ class TestAxes:
         assert bool(layer.isfinite().all())
         assert float(layer[:, 5].abs().max()) < 1e-9
 
+    def test_a_column_of_huge_numbers_does_not_hide_the_others(self, data):
+        features, _ = data
+        huge = features * torch.tensor([1.0, 1e12, 1.0, 1.0, 1.0])
+        first, second = (Axes.of(x, standardise=True).rows for x in (features, huge))
+        torch.testing.assert_close(first @ first.T, second @ second.T)
+
+    def test_rows_that_are_all_alike_have_the_constant_alone(self):
+        axes = Axes.of(torch.full((9, 4), 0.1, dtype=torch.float64) + 1e-13 * torch.rand(9, 4))
+        assert axes.rows.shape[1] == 1
+        layer = axes.layer(torch.ones(1, 2, dtype=torch.float64))
+        assert float(layer[:, :-1].abs().max()) < 1e-9
+
+    @pytest.mark.parametrize("size", [1.0, 1000.0])
+    def test_the_constant_alone_is_a_bias_of_its_size(self, size):
+        axes = Axes.constant(9, size)
+        fitted = torch.randn(1, 3, dtype=torch.float64)
+        torch.testing.assert_close(axes.rows @ fitted, axes.layer(fitted).T.expand(9, 3))
+        torch.testing.assert_close(axes.pulled(axes.pulls(fitted)), fitted)
+
 
 class TestFollowing:
     def test_pulls_of_the_rows_make_the_fit(self, data):

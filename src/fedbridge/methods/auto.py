@@ -20,9 +20,9 @@ where the last fit ended; otherwise the model of a round is that of the round be
 in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
 Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
-source; where that would take more than 64 rounds, in a light form. Those in use stay in the choice;
-a linear model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are
-trained no more; and when everything that needs sources has a smaller weight than that in two
+source; where that would take more than 16 rounds, in a light form before. Those in use stay in the
+choice; a linear model is only ever fitted. From round 8 on, networks whose weight is below 0.001
+are trained no more; and when everything that needs sources has a smaller weight than that in two
 choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
@@ -85,7 +85,10 @@ MOVED = 0.03
 WEIGHTY = 0.01
 REST_FROM = 8
 MOST_NETWORKS = 3
-SHARE_OF_WORK, PATIENCE = 2.0, 64
+SHARE_OF_WORK, PATIENCE = 2.0, 16
+"""What networks may cost of one source's work, and rounds in which that should pay for a full
+training of one family; where it does not, a light one is had before."""
+
 STEP_IN_ROWS = 64
 """What a step costs besides its rows, in rows; of a small network far more, of a large one less."""
 
@@ -94,6 +97,9 @@ MEMORY = 0.7
 
 CAUTION = 1.0
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
+
+NOTHING = Blend((), torch.zeros(0))
+"""The sum of no candidates."""
 
 WORDS = {
     LED: "the sources' model as it is",
@@ -321,7 +327,7 @@ class AutoTargetSide(TargetSide):
             self.out = {TUNED, NETWORK}
         self.weights: dict[Recipe, float] = {}
         self.pulls: dict[Recipe, Tensor | None] = {}
-        self.fixed = self.moving = Blend((), torch.zeros(0))
+        self.fixed = self.moving = NOTHING
         self.outputs = torch.zeros(0)
         self.best: State | None = None
         self.best_loss = math.inf
@@ -333,15 +339,17 @@ class AutoTargetSide(TargetSide):
     def decide(self, news: News) -> Decision:
         """Choose if it is time to, and make the round's model."""
         led = State.of_tensors(news.tensors)
-        self.income = SHARE_OF_WORK * news.facts["work"]
-        self.credit += self.income
+        earned = SHARE_OF_WORK * news.facts["work"]
+        self.credit, self.income = self.credit + earned, max(self.income, earned)
         body = self.bench.body(LAST, led)
         if len(self.bench.labelled) < 2:
-            return Decision(led, _nothing_to_judge_by(joins=self.joins))
+            return Decision(led, _as_it_is("one label is too few to judge by", self.joins))
         fitted: list[Candidate] = []
         if not self.told or (self.joins and self.federation.round >= 2 * self.chosen_in):
             fitted = self._choose(body)
             self.chosen_in = self.federation.round
+            if not self.told:
+                return Decision(led, _as_it_is("nothing else gives finite numbers", self.joins))
         elif self._has_moved(body):
             fitted = self.bench.refit_from(body, self.pulls)
         if fitted:
@@ -363,10 +371,10 @@ class AutoTargetSide(TargetSide):
 
         Returns those of the round's body.
         """
-        bench, initial = self.bench, self.federation.initial
-        own = bench.refit(body) if self.joins else []
+        bench = self.bench
+        own = _finite(bench.refit(body)) if self.joins else []
         own = [c for c in own if c.inputs is None or not self.single]
-        others = [*self.networks]
+        others: list[Candidate] = []
         bodies = {LAST: body.state}
         if self.best is not None and not self.single:
             bodies[EARLIER] = self.best
@@ -378,13 +386,10 @@ class AutoTargetSide(TargetSide):
             others += self._alone
         loss = self._smallest_loss(own)
         name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
-        for family, of, start in ((TUNED, name, bodies[name]), (NETWORK, "", initial)):
-            how = FULL if self._within_reach() else LIGHT
-            if self.credit >= self._price(how) and family not in self.out:
-                self.credit -= self._price(how)
-                others = [c for c in others if c.recipe.family != family]
-                others += bench.tuned(family, of, start, how)
-        every = [*own, *others]
+        others += self._trained(name, bodies[name])
+        every = [*own, *_finite(others)]
+        if not every:
+            return []
         weights = bench.weigh(every)
         kept = self._few(every, weights)
         self.networks = [c for c, _ in kept if c.network is not None]
@@ -394,6 +399,7 @@ class AutoTargetSide(TargetSide):
             self.best, self.best_loss = body.state, loss
             self._of_best = [replace(c, recipe=replace(c.recipe, body=EARLIER)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
+        self.moving = NOTHING
         staying = [(c, w) for c, w in kept if not _moves(c)]
         self.fixed = Sum.of(bench, staying).blend(bodies)
         return own
@@ -440,9 +446,30 @@ class AutoTargetSide(TargetSide):
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
         return min((float(losses.mean()) for losses in judged), default=math.inf)
 
-    def _within_reach(self) -> bool:
-        """Whether the work of a source pays for the full training of a family in good time."""
-        return max(self.credit, PATIENCE * self.income) >= self._price(FULL)
+    def _trained(self, name: str, body: State) -> list[Candidate]:
+        """Networks: those in use, and in their place what the work so far pays for.
+
+        One of the target alone begins where it began before: it is trained again only if it was
+        in the light form and can be had in the full one, which no light one replaces.
+        """
+        found: list[Candidate] = []
+        within_reach = max(self.credit, PATIENCE * self.income) >= self._price(FULL)
+        how = FULL if within_reach else LIGHT
+        for family, of, start in (
+            (TUNED, name, body),
+            (NETWORK, "", self.federation.initial),
+        ):
+            mine = [c for c in self.networks if c.recipe.family == family]
+            is_full = any(c.recipe.slope in FULL.rates for c in mine)
+            if family == TUNED:
+                again = how is FULL or not is_full
+            else:
+                again = not mine or (how is FULL and not is_full)
+            if again and self.credit >= self._price(how) and family not in self.out:
+                self.credit -= self._price(how)
+                mine = self.bench.tuned(family, of, start, how) or mine
+            found += mine
+        return found
 
     def _price(self, how: Training) -> float:
         """What one family of networks costs, in rows."""
@@ -523,6 +550,7 @@ class AutoTargetSide(TargetSide):
         return {
             "chosen_in": self.chosen_in,
             "credit": self.credit,
+            "income": self.income,
             "lone": self.lone,
             "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "told": self.told,
@@ -533,7 +561,8 @@ class AutoTargetSide(TargetSide):
 
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take everything up again."""
-        self.chosen_in, self.credit = int(facts["chosen_in"]), float(facts["credit"])
+        self.chosen_in, self.income = int(facts["chosen_in"]), float(facts["income"])
+        self.credit = float(facts["credit"])
         loss = facts["best_loss"]
         self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
@@ -574,10 +603,11 @@ def _network_of(candidate: Candidate) -> object:
     return candidate.recipe if candidate.network is not None else candidate.recipe.body or None
 
 
-def _nothing_to_judge_by(*, joins: bool) -> dict[str, Any]:
+def _as_it_is(why: str, joins: bool) -> dict[str, Any]:
     what = "The sources' model as it is" if joins else "The model as it began"
-    return {
-        "choice": f"{LED}, {LAST}",
-        "losses": {},
-        "said": f"{what}: one label is too few to judge by.",
-    }
+    return {"choice": f"{LED}, {LAST}", "losses": {}, "said": f"{what}: {why}."}
+
+
+def _finite(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates without those that have come to nothing."""
+    return [c for c in candidates if c.held_out is not None and bool(c.held_out.isfinite().all())]

@@ -17,12 +17,13 @@ by the run's own optimiser at two learning rates and for several numbers of step
 have little work themselves, at one rate and for one number.
 
 **Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
-beyond that and for networks five. A replica takes as many steps as the model that it stands for,
-and its rows are weighted by ``n_c / n_c^(−k)``, so that no fold changes the shares of the classes.
-A row whose class has no other label says nothing about a fit without it and has no say. With up to
-three labels per class a replica has lost a good part of what the whole knows of the row's class,
-and looks for more shrinkage than the whole needs: the fit to all rows is then made at ``λ / 3``.
-Where noise is drawn anew at every access, fits see two draws of every row and are judged on both.
+beyond that and for networks five (three where they are trained in the light form). A replica takes
+as many steps as the model that it stands for, and its rows are weighted by ``n_c / n_c^(−k)``, so
+that no fold changes the shares of the classes. A row whose class has no other label says nothing
+about a fit without it and has no say. With up to three labels per class a replica has lost a good
+part of what the whole knows of the row's class, and looks for more shrinkage than the whole needs:
+the fit to all rows is then made at ``λ / 3``. Where noise is drawn anew at every access, fits see
+two draws of every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
 half the logarithm of the mean squared error),
@@ -285,8 +286,10 @@ class Bench:
 
     @property
     def has_few(self) -> bool:
-        """Whether a class has so few labels that a replica misses the one that it lacks."""
-        return len(self.seen) <= FEW * (self.classes or 0)
+        """Whether classes have so few labels that a replica misses the one that it lacks."""
+        if self.classes is None:
+            return False
+        return len(self.seen) <= FEW * len(self.site.y[self.seen].unique())
 
     def _weights(self, labels: Tensor, kept: Tensor) -> Tensor:
         """Weights of rows in a fit without some: the shares of the classes stay what they are."""
@@ -330,14 +333,16 @@ class Bench:
         features = None if self.place is None else self._every_draw(HEAD, state)
         return Body(name, state, self._every_draw(LED, state), features)
 
-    @property
+    @cached_property
     def is_linear(self) -> bool:
         """Whether the model is a linear one of the inputs, and so is every blend of it."""
         if self.place is None:
             return False
         outputs, features = self.place.shape
-        numbers = self.federation.initial.parameters.numel()
-        return features == self.size and numbers == outputs * (features + 1)
+        initial = self.federation.initial
+        if features != self.size or initial.parameters.numel() != outputs * (features + 1):
+            return False
+        return torch.equal(self._every_draw(HEAD, initial), self._every_draw(INPUTS))
 
     @property
     def has_inputs(self) -> bool:
@@ -400,10 +405,12 @@ class Bench:
         """The axes in which a family is fitted; None if it is not for this model."""
         if family == RECALIBRATED:
             fits = self.place is not None or self.has_inputs  # somewhere to put a bias
-            return Axes.constant(len(self.rows.labels)) if fits else None
+            return Axes.constant(len(self.rows.labels), self.constant) if fits else None
         if family == HEAD:
             assert body is not None
-            return None if body.features is None else Axes.of(body.features, constant=self.constant)
+            if body.features is None or not bool(body.features.isfinite().all()):
+                return None
+            return Axes.of(body.features, constant=self.constant)
         return self._axes_of_inputs if self.has_inputs else None
 
     @cached_property
@@ -452,7 +459,7 @@ class Bench:
             plan,
             lr=plan.lr * rate,
             steps=steps,
-            batch_size=min(len(rows), max(NETWORK_BATCH, plan.batch_size)),
+            batch_size=self._rows_in_a_step(rows),
             class_weights=self._class_weights(rows, plan.class_weights),
         )
         job = federation.job(
@@ -481,7 +488,11 @@ class Bench:
     def tuning_steps(self, how: Training) -> tuple[int, int]:
         """Steps of one family of networks, all replicas, and the rows in each."""
         replicas = min(how.folds, len(self.labelled)) + 1
-        return len(how.rates) * how.stages[-1] * replicas, min(len(self.labelled), NETWORK_BATCH)
+        return len(how.rates) * how.stages[-1] * replicas, self._rows_in_a_step(self.labelled)
+
+    def _rows_in_a_step(self, rows: Tensor) -> int:
+        usual = self.federation.plan(TARGET, self.federation.round).batch_size
+        return min(len(rows), max(NETWORK_BATCH, usual))
 
     def losses(self, held_out: Tensor) -> Tensor:
         """(rows that count,) the loss of some held-out outputs."""

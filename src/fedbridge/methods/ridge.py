@@ -45,7 +45,8 @@ SETTLED = 1e-3
 """Largest change of an output in a step at which a fit is done."""
 
 FLAT = 1e-9
-"""Axes that are shorter than this part of the longest, and columns that vary less, are none."""
+"""Axes that are shorter than this part of the longest, and columns that vary by less than this part
+of their size, are none."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ class Axes:
         scale = torch.ones_like(centre)
         if standardise:
             spread = moved.square().mean(0).sqrt()
-            varies = spread > FLAT * spread.max().clamp(min=1.0)
-            scale = torch.where(varies, 1 / spread.clamp(min=FLAT), torch.zeros_like(spread))
+            varies = spread > FLAT * features.abs().amax(0)
+            scale = torch.where(varies, 1 / spread, torch.zeros_like(spread))
         length = (moved * scale).square().sum(1).mean().sqrt()
-        scale = scale / length if float(length) > 0 else scale
+        varied = float(length) > FLAT * float((centre * scale).norm())
+        scale = scale / length if varied else torch.zeros_like(scale)
         padded = with_ones(moved * scale)
         padded[:, -1] = constant
         left, sizes, axes = torch.linalg.svd(padded, full_matrices=False)
@@ -87,10 +89,10 @@ class Axes:
         return cls(left * sizes, sizes, torch.cat((slopes, bias), 1).T)
 
     @classmethod
-    def constant(cls, rows: int) -> Axes:
+    def constant(cls, rows: int, constant: float = 1.0) -> Axes:
         """Nothing but the constant."""
-        one = torch.ones(rows, 1, dtype=torch.float64)
-        return cls(one, torch.tensor([rows**0.5], dtype=torch.float64), one[:1])
+        column = torch.full((rows, 1), constant, dtype=torch.float64)
+        return cls(column, column.norm()[None], column[:1])
 
     def layer(self, fitted: Tensor) -> Tensor:
         """(…, K, d + 1) weights of the features and a bias from fits (…, r, K) in these axes."""
