@@ -270,6 +270,13 @@ class TestFigures:
         table = result_tables(self.found)[0]
         assert table.rows == (("20", "T", "T"), ("10", "S", "T")), "samples from the top down"
 
+    def test_a_curve_is_labelled_at_its_places_as_they_are(self):
+        places = [PaperColumn(f"{x:g}", x=x, task="digits-noise") for x in (0.05, 0.1, 0.15)]
+        row = PaperRow("FedDA", "fedda", paper=(1.0, 2.0, 3.0))
+        found = Reproduction(experiment([row], places), "paper", (0,), (), {})
+        svg = figure_sheet(figure(found))
+        assert all(f">{x}</text>" in svg for x in ("0.05", "0.1", "0.15"))
+
     def test_the_panels_are_one_drawing_whose_parts_have_names_of_their_own(self):
         svg = figure_sheet(figure(self.found))
         assert all(words in svg for words in ("(a) errors", "(b) tests", "distance", "samples"))
@@ -571,12 +578,25 @@ class TestRunning:
         [
             ('{"key": 1}\n\n{', "a JSON object per line, but line 3 is none"),
             ('{"key": 1}\n[2]', "none of its 2 lines is that of a run of this version"),
+            ("", "none of its 0 runs is one"),
         ],
     )
     def test_results_that_cannot_be_read(self, file, tmp_path, text, complaint):
         (tmp_path / "bad").write_text(text)
         with pytest.raises(DataError, match=complaint):
             reproduce(file(), out=tmp_path / "r" / "s", results=tmp_path / "bad")
+
+    def test_results_of_something_else_are_refused(self, file, tmp_path):
+        out = tmp_path / "r" / "small"
+        write_results(reproduce(file(), out=out, workers=1, columns=["0.2"]), out)
+        with pytest.raises(
+            DataError, match="none of its 1 runs is one: name their protocol, seeds"
+        ):
+            reproduce(file(), "fair", out=out, results=out / "results.jsonl", finished=True)
+
+    def test_the_number_of_workers_is_checked_before_anything_runs(self, file, tmp_path):
+        with pytest.raises(OptionError, match="Expected `workers`"):
+            reproduce(file(), out=tmp_path / "r" / "small", workers=0)
 
     @pytest.mark.parametrize(
         "change", [{"accuracy": "abc"}, {"rounds": None}, {"bytes_up": None}, {"beta": 3}]

@@ -107,7 +107,10 @@ def _verdict(found: Reproduction) -> str:
     apart = differences(found)
     every = [abs(value) for values in apart.values() for value in values]
     if not every:
-        return f"{counted(len(found.finished), 'run')}; the paper prints no numbers to compare."
+        runs = counted(len(found.finished), "run")
+        if not all(math.isnan(value) for row in found.experiment.rows for value in row.paper):
+            return f"{runs}; none of them has a number of the paper beside it."
+        return f"{runs}; the paper prints no numbers to compare."
     mean = f"{fmean(every):.{found.digits}f}"
     return f"Mean distance from the paper's {counted(len(every), 'number')}: {mean}."
 

@@ -112,12 +112,16 @@ def reproduce(
             asked += [word for pattern in wanted for word in (option, pattern)]
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
+    if workers is not None:
+        check_whole("workers", workers, least=1)
     plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
     done_before, left_out = ({}, 0) if results is None else read_results(Path(results))
     cache = CellCache(folder.parent / CELLS, done_before)
+    if results is not None:
+        plan.check_results(Path(results), done_before)
     with nullcontext() if finished else folder_lock(folder):
         found = plan.go(cache, folder / SCRATCH, progress, workers, finished=finished)
     return replace(found, asked=tuple(asked), left_out=left_out)
@@ -369,6 +373,26 @@ class ReproductionPlan:
         check_distinct("seeds", which)
         return cls(plan, protocol, which, controls, quick, rounds)
 
+    def runs(self) -> list[tuple[str, ReproducedRun]]:
+        """Every run with the row that it is of."""
+        columns = [column for column in self.experiment.columns if not column.mean]
+        rows = [row for row in self.experiment.rows if row.method is not None]
+        return [
+            (row.label, self.planned(row, column, seed))
+            for seed, column, row in product(self.seeds, columns, rows)
+        ]
+
+    def check_results(self, file: Path, known: Mapping[str, object]) -> None:
+        """Refuse a file of results that has nothing to do with what is asked for."""
+        if not any(run.spec().key in known for _, run in self.runs()):
+            seeds = ", ".join(map(str, self.seeds))
+            raise DataError(
+                f"Expected runs of {self.experiment.name} in {str(file)!r} (protocol "
+                f"{self.protocol}, seeds {seeds}, {self.experiment.rounds} rounds), but none of "
+                f"its {len(known)} runs is one: name their protocol, seeds and rounds, or leave "
+                f"`results` out."
+            )
+
     def planned(self, row: PaperRow, column: PaperColumn, seed: int) -> ReproducedRun:
         """The run of a row in a column."""
         assert row.method is not None
@@ -409,10 +433,7 @@ class ReproductionPlan:
         """Run what is open, seed by seed, unless only what is ``finished`` counts; gather all."""
         columns = [column for column in self.experiment.columns if not column.mean]
         rows = [row for row in self.experiment.rows if row.method is not None]
-        asked = [
-            (row.label, self.planned(row, column, seed))
-            for seed, column, row in product(self.seeds, columns, rows)
-        ]
+        asked = self.runs()
         predicted = [panel for panel in self.experiment.panels if panel.score == DELTA_ERROR]
         if predicted:
             places = product(self.seeds, columns)

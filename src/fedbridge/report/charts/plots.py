@@ -131,7 +131,7 @@ def _x_axis(lines: Sequence[Series], title: str, *, whole: bool) -> charts.Spec:
     if whole:
         axis = charts.whole_axis(math.floor(places[0]), math.ceil(places[-1]))
     elif len(places) <= charts.WHOLE_TICKS:
-        axis = {"values": [charts.short(x) for x in places]}
+        axis = {"values": [charts.short(x) for x in places], "format": "~g"}
     return charts.axis_of("x", title, axis=axis, scale={"nice": False, "padding": 6})
 
 
