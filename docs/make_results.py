@@ -25,6 +25,7 @@ from fedbridge.report.text import counted
 from fedbridge.workflows.reproduce import ReproductionPlan, load_experiment, reproduce
 
 if TYPE_CHECKING:
+    from fedbridge.experiments.catalogue import Experiment
     from fedbridge.experiments.reproduction import Reproduction
 
 DOCUMENT = Path(__file__).parent / "results.md"
@@ -55,7 +56,7 @@ def committed(name: str, protocol: str, *, quick: bool) -> Reproduction:
     rounds = None if any(line.get("rounds") == usual for line in lines) else most
     done = {line["column"] for line in lines}
     keys = [column.key for column in experiment.columns if not column.mean]
-    columns = None if done.issuperset(keys) else [escape(key) for key in keys if key in done]
+    columns = None if done.issuperset(keys) else _patterns(experiment, done)
     with TemporaryDirectory() as room:
         return reproduce(
             name,
@@ -68,6 +69,17 @@ def committed(name: str, protocol: str, *, quick: bool) -> Reproduction:
             results=file,
             finished=True,
         )
+
+
+def _patterns(experiment: Experiment, done: set[str]) -> list[str]:
+    """What `--columns` takes for these settings: a whole group by its name, else each."""
+    found: dict[str, None] = {}
+    for column in experiment.columns:
+        own = {c.key for c in experiment.columns if c.group == column.group and not c.mean}
+        if column.key in done:
+            whole = column.group and own <= done
+            found[f"{escape(column.group)}:*" if whole else escape(column.key)] = None
+    return [*found]
 
 
 def section(name: str, protocol: str, *, quick: bool) -> str:
