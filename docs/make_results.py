@@ -14,6 +14,7 @@ from collections import Counter
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from fedbridge.data.protocols import FAIR
@@ -33,6 +34,7 @@ RESULTS = DOCUMENT.parent / "results"
 PART = re.compile(
     r"(<!-- results: ([\w-]+) (\w+)( quick)? -->\n).*?(<!-- end -->)", flags=re.DOTALL
 )
+WIDTH = 99
 NEAR = 2.0
 """Points of accuracy within which ours and the paper's are called the same."""
 DRAWN = ("map", "curves")
@@ -88,9 +90,14 @@ def section(name: str, protocol: str, *, quick: bool) -> str:
     short = {"map": wins, "cost": cost_table}.get(found.experiment.form)
     tables = [short(found)] if short else [*result_tables(found), *gain_tables(found)]
     shown = f"--finished --results docs/results/{file_of(name, protocol, quick=quick).name}"
-    parts = [f"```bash\n{command(found)} \\\n  {shown}\n```\n", f"{account(found)}\n"]
+    asked = (
+        command(found).replace(" --protocol", " \\\n  --protocol")
+        if found.asked[1:]
+        else command(found)
+    )
+    parts = [f"```bash\n{asked} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
-        parts += [f"{table.caption}:\n", to_markdown(table)]
+        parts += [f"{fill(table.caption, WIDTH)}:\n", to_markdown(table)]
     if found.experiment.form in DRAWN:
         words = f"{found.experiment.title}, protocol {protocol}"
         drawn = file_of(name, protocol, quick=quick).with_suffix(".svg")
