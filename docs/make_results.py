@@ -90,11 +90,7 @@ def section(name: str, protocol: str, *, quick: bool) -> str:
     short = {"map": wins, "cost": cost_table}.get(found.experiment.form)
     tables = [short(found)] if short else [*result_tables(found), *gain_tables(found)]
     shown = f"--finished --results docs/results/{file_of(name, protocol, quick=quick).name}"
-    asked = (
-        command(found).replace(" --protocol", " \\\n  --protocol")
-        if found.asked[1:]
-        else command(found)
-    )
+    asked = command(found).replace(" --protocol", " \\\n  --protocol")
     parts = [f"```bash\n{asked} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
         parts += [f"{fill(table.caption, WIDTH)}:\n", to_markdown(table)]
