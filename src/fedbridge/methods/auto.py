@@ -561,8 +561,8 @@ class AutoTargetSide(TargetSide):
 
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take everything up again."""
-        self.chosen_in, self.income = int(facts["chosen_in"]), float(facts["income"])
-        self.credit = float(facts["credit"])
+        self.chosen_in, self.credit = int(facts["chosen_in"]), float(facts["credit"])
+        self.income = float(facts.get("income", 0.0))  # 0.2.0 did not keep it
         loss = facts["best_loss"]
         self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
