@@ -20,10 +20,10 @@ where the last fit ended; otherwise the model of a round is that of the round be
 in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
 Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
-source; where that would take more than 16 rounds, in a light form before. Those in use stay in the
-choice; a linear model is only ever fitted. From round 8 on, networks whose weight is below 0.001
-are trained no more; and when everything that needs sources has a smaller weight than that in two
-choices, sources are told to rest.
+source; where that would take more than 16 rounds, in a light form before (up to 60 labels). Those
+in use stay in the choice; a linear model is only ever fitted. From round 8 on, networks whose
+weight is below 0.001 are trained no more; and when everything that needs sources has a smaller
+weight than that in two choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -88,6 +88,9 @@ MOST_NETWORKS = 3
 SHARE_OF_WORK, PATIENCE = 2.0, 16
 """What networks may cost of one source's work, and rounds in which that should pay for a full
 training of one family; where it does not, a light one is had before."""
+
+MOST_FOR_LIGHT = 60
+"""Labels beyond which a light training gives nothing that fits do not."""
 
 STEP_IN_ROWS = 64
 """What a step costs besides its rows, in rows; of a small network far more, of a large one less."""
@@ -465,7 +468,9 @@ class AutoTargetSide(TargetSide):
                 again = how is FULL or not is_full
             else:
                 again = not mine or (how is FULL and not is_full)
-            if again and self.credit >= self._price(how) and family not in self.out:
+            wanted = how is FULL or len(self.bench.labelled) <= MOST_FOR_LIGHT
+            again = again and wanted and family not in self.out
+            if again and self.credit >= self._price(how):
                 self.credit -= self._price(how)
                 mine = self.bench.tuned(family, of, start, how) or mine
             found += mine
