@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,7 @@ import fedbridge as fb
 from fedbridge.base.files import write_atomically
 from fedbridge.data.rows import whole
 from fedbridge.data.task import FederatedTask, Site
+from fedbridge.federation.source_rounds import SourceRounds
 from fedbridge.methods.finetune import FinetuneCv, FinetuneOffline
 from fedbridge.runs.cell import CHANGED
 
@@ -498,11 +500,12 @@ def main() -> None:
     if asked.what == "table":
         sys.stdout.write(table(named, seeds))
         return
-    for seed in seeds:
-        for setting in named:
-            chosen = methods_for(setting) if asked.methods is None else asked.methods.split(",")
-            for method in chosen:
-                do(setting, known[setting], method, seed)
+    with TemporaryDirectory(prefix="regret-") as folder, SourceRounds(Path(folder)).shared():
+        for seed in seeds:
+            for setting in named:
+                chosen = methods_for(setting) if asked.methods is None else asked.methods.split(",")
+                for method in chosen:
+                    do(setting, known[setting], method, seed)
 
 
 if __name__ == "__main__":

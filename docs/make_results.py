@@ -118,7 +118,7 @@ def account(found: Reproduction) -> str:
 
 
 def wins(found: Reproduction) -> Table:
-    """In how many cells of each map a rule wins."""
+    """In how many cells of each map a rule wins; no number where a map does not have it."""
     experiment = found.experiment
     won = [
         Counter(found.winner(panel, column) for column in experiment.columns)
@@ -126,7 +126,15 @@ def wins(found: Reproduction) -> Table:
     ]
     titles = [f"{panel.label} {panel.title}" for panel in experiment.panels]
     rows = tuple(
-        (row.label, *(count[row.label] or None for count in won)) for row in experiment.rows
+        (
+            row.label,
+            *(
+                count[row.label] if row.label in panel.rows else None
+                for count, panel in zip(won, experiment.panels, strict=True)
+            ),
+        )
+        for row in experiment.rows
+        if any(row.label in panel.rows for panel in experiment.panels)
     )
     cells = counted(len(experiment.columns), "cell")
     columns = (Column("rule"), *(Column(title, "number", 0) for title in titles))

@@ -46,6 +46,7 @@ from fedbridge.workflows.reproduce import (
     reproduce,
     with_controls,
 )
+from fedbridge.workflows.watch import WatchError, look
 
 SMALL = """
 title = "Digits with noise"
@@ -374,6 +375,8 @@ class TestPlan:
         assert [column.key for column in only_columns(whole, ["0*"]).columns][-1] == "Avg"
         with pytest.raises(OptionError, match=r"fits none of: 0\.2, 0\.4\."):
             only_columns(whole, ["CIFAR*"])
+        with pytest.raises(OptionError, match=r"CIFAR\* fits none of"):
+            only_columns(whole, ["0.2", "CIFAR*"])  # one that is used excuses no other
 
     def test_some_rows_are_asked_for_by_patterns(self):
         whole = load_experiment("rbf-map")
@@ -560,7 +563,7 @@ class TestRunning:
         lines = kept.read_text().splitlines()
         old = json.loads(lines[0])
         old["settings"]["seed"], old["accuracy"] = 1, 99.0  # its key is that of seed 0
-        kept.write_text("\n".join([json.dumps(old), *lines, '{"key": "none"}']))
+        kept.write_text("\n".join([json.dumps(old), *lines, lines[0][:80]]))  # cut short
         monkeypatch.setattr(module.PlannedRun, "go", lambda *_, **__: pytest.fail("ran again"))
         again = reproduce(
             file(), out=tmp_path / "new" / "small", seeds=2, results=kept, finished=True
@@ -576,7 +579,7 @@ class TestRunning:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ('{"key": 1}\n\n{', "a JSON object per line, but line 3 is none"),
+            ('{"key": 1}\n\n{', "none of its 2 lines is that of a run of this version"),
             ('{"key": 1}\n[2]', "none of its 2 lines is that of a run of this version"),
             ("", "none of its 0 runs is one"),
         ],
@@ -585,6 +588,48 @@ class TestRunning:
         (tmp_path / "bad").write_text(text)
         with pytest.raises(DataError, match=complaint):
             reproduce(file(), out=tmp_path / "r" / "s", results=tmp_path / "bad")
+
+    def test_results_that_were_given_stay_when_they_are_not_given_again(self, file, tmp_path):
+        first, out = tmp_path / "r" / "small", tmp_path / "new" / "small"
+        done = reproduce(file(), out=first, workers=1, columns=["0.2"])
+        write_results(done, first)
+        given = reproduce(file(), out=out, results=first / "results.jsonl", finished=True)
+        write_results(given, out)
+        later = reproduce(file(), out=out, finished=True)
+        write_results(later, out)
+        assert later.scores("FedDA", "0.2") == done.scores("FedDA", "0.2")
+        assert (out / "results.jsonl").read_text() == (first / "results.jsonl").read_text()
+
+    def test_it_can_be_watched_while_it_runs_and_afterwards(self, file, tmp_path):
+        out, seen = tmp_path / "r" / "small", []
+
+        def watch(done, total, name):
+            seen.append(look(out))
+
+        reproduce(file(), out=out, workers=1, progress=watch)
+        assert {(one.kind, one.state) for one in seen[:-1]} == {("reproduction", "running")}
+        assert [(cell.setting, cell.method) for cell in seen[0].cells] == [
+            ("0.2", "FedDA"),
+            ("0.4", "FedDA"),
+        ]
+        over = look(out)
+        assert (over.state, over.counts) == ("finished", {"done": 2})
+        assert over.cells[0].score is not None
+        (out / "plan.json").write_text("[{}]")
+        with pytest.raises(WatchError, match="Could not read the plan"):
+            look(out)
+
+    def test_runs_that_were_given_count_as_done_for_who_watches(self, file, tmp_path):
+        first, out = tmp_path / "r" / "small", tmp_path / "new" / "small"
+        write_results(reproduce(file(), out=first, workers=1), first)
+        reproduce(file(), out=out, workers=1, results=first / "results.jsonl")
+        assert look(out).counts == {"done": 2}
+
+    def test_own_results_of_another_version_are_no_obstacle(self, file, tmp_path):
+        out = tmp_path / "r" / "small"
+        out.mkdir(parents=True)
+        (out / "results.jsonl").write_text('{"key": "none"}\n')
+        assert len(reproduce(file(), out=out, workers=1, columns=["0.2"]).finished) == 1
 
     def test_results_of_something_else_are_refused(self, file, tmp_path):
         out = tmp_path / "r" / "small"
@@ -646,7 +691,8 @@ class TestRunning:
         page = write_results(found, out)
         names = {path.name for path in out.iterdir()}
         assert names == {
-            *("report.html", "results.jsonl", "table.csv", "table.md", "table.tex", "figure.svg")
+            *("report.html", "results.jsonl", "table.csv", "table.md", "table.tex", "figure.svg"),
+            "plan.json",
         }
         assert "Digits with noise" in page.read_text()
         lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -774,6 +820,6 @@ def test_a_cache_that_holds_another_run_is_not_believed(tmp_path):
     spec, other = CellSpec("t", "m", 0, 1), CellSpec("t", "m", 1, 1)
     summary = dict.fromkeys(OF_RUNS, 1.0)
     cache.put(spec, summary)
-    assert cache.get(spec) == summary
-    cache.file(other).write_bytes(cache.file(spec).read_bytes())
-    assert cache.get(other) is None
+    assert cache.get(spec.key) == summary
+    cache.file(other.key).write_bytes(cache.file(spec.key).read_bytes())
+    assert cache.get(other.key) is None

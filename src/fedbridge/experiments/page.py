@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedbridge.base.files import to_json, write_atomically
-from fedbridge.experiments.reproduction import DELTA_ERROR, score_of, weights_of
+from fedbridge.experiments.reproduction import DELTA_ERROR, RESULTS, score_of, weights_of
 from fedbridge.experiments.tables import (
     COST,
     cost_table,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fedbridge.experiments.reproduction import Reproduction
 
-RESULTS, FIGURE = "results.jsonl", "figure.svg"
+FIGURE = "figure.svg"
 AXES = {
     "accuracy": "test accuracy in %",
     "score": "negative test loss",

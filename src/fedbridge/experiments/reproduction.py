@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fedbridge.experiments.catalogue import Experiment, Panel, PaperColumn, PaperRow
 
+RESULTS = "results.jsonl"
 DELTA_ERROR = "delta-error"
 KEPT = (
     *("accuracy", "score", "accuracy_last", "n_test", "n_target", "parameters", "rounds"),

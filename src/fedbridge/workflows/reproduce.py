@@ -29,6 +29,7 @@ from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import PaperRow
 from fedbridge.experiments.reproduction import (
     DELTA_ERROR,
+    RESULTS,
     CellOutcome,
     Reproduction,
     is_summary,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 PAPER = "paper"
 OUT = Path("runs") / "reproduce"
-CELLS = "cells"
+CELLS, PLAN = "cells", "plan.json"
 MOMENTS = "delta-errors"
 """In the place of a method: no run, but what the Delta errors of a setting are made of."""
 FLAT = 1
@@ -94,7 +95,8 @@ def reproduce(
         columns: only those settings whose names fit one of these patterns, as ``Fashion*``.
         rows: only those methods whose names in the paper fit one of these patterns, as ``FedGP*``.
         out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
-            beside it, in ``cells``, for every experiment whose folder is there.
+            beside it, in ``cells``, for every experiment whose folder is there; those in its own
+            ``results.jsonl`` count too.
         results: a file like ``results.jsonl``, whose runs need not be done again.
         finished: show what is there and run nothing.
         progress: told how far it is.
@@ -118,11 +120,15 @@ def reproduce(
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
-    done_before, left_out = ({}, 0) if results is None else read_results(Path(results))
-    cache = CellCache(folder.parent / CELLS, done_before)
+    given, left_out = ({}, 0) if results is None else read_results(Path(results))
     if results is not None:
-        plan.check_results(Path(results), done_before)
+        plan.check_results(Path(results), given, left_out)
+    here = folder / RESULTS
+    before = read_results(here)[0] if here.exists() else {}
+    cache = CellCache(folder.parent / CELLS, {**before, **given})
     with nullcontext() if finished else folder_lock(folder):
+        if not finished:
+            write_atomically(folder / PLAN, to_json(plan.record(cache.known)) + "\n")
         found = plan.go(cache, folder / SCRATCH, progress, workers, finished=finished)
     return replace(found, asked=tuple(asked), left_out=left_out)
 
@@ -176,15 +182,17 @@ def only_rows(experiment: Experiment, patterns: Iterable[str]) -> Experiment:
 def _fitting(
     what: str, experiment: Experiment, names: list[str], patterns: Iterable[str]
 ) -> set[str]:
-    """The names that fit a pattern; none is an error that has them all."""
-    wanted = tuple(patterns)
-    fits = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
-    if not fits:
-        raise OptionError(
-            f"Expected `{what}` of {experiment.name}, but {', '.join(wanted)} fits none of: "
-            f"{', '.join(names)}."
-        )
-    return fits
+    """The names that fit a pattern; a pattern that none fits is an error that has them all."""
+    found: set[str] = set()
+    for pattern in patterns:
+        fits = {name for name in names if fnmatchcase(name, pattern)}
+        if not fits:
+            raise OptionError(
+                f"Expected `{what}` of {experiment.name}, but {pattern} fits none of: "
+                f"{', '.join(names)}."
+            )
+        found |= fits
+    return found
 
 
 def needed_data(experiment: Experiment) -> dict[str, bool]:
@@ -221,50 +229,49 @@ class CellCache:
     path: Path
     known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def file(self, spec: CellSpec) -> Path:
-        """Where a run's result is, or will be."""
-        return self.path / f"{spec.key}.json"
+    def file(self, key: str) -> Path:
+        """Where the result of the run with this key is, or will be."""
+        return self.path / f"{key}.json"
 
-    def get(self, spec: CellSpec) -> Mapping[str, Any] | None:
+    def get(self, key: str) -> Mapping[str, Any] | None:
         """The summary of a run that is finished; a damaged file counts as none."""
-        if spec.key in self.known:
-            return self.known[spec.key]
+        if key in self.known:
+            return self.known[key]
         try:
-            found = parse_json(read_text(self.file(spec)))
+            found = parse_json(read_text(self.file(key)))
         except (OSError, ValueError):
             return None
-        whole = isinstance(found, dict) and found.get("key") == spec.key
+        whole = isinstance(found, dict) and found.get("key") == key
         summary = found.get("summary") if whole else None
         return summary if isinstance(summary, dict) and is_summary(summary) else None
 
     def put(self, spec: CellSpec, summary: Mapping[str, Any]) -> None:
         """Keep a summary, in one line with what it is of."""
         record = {"key": spec.key, "spec": spec.record, "summary": summary, "version": __version__}
-        write_atomically(self.file(spec), to_json(record) + "\n")
+        write_atomically(self.file(spec.key), to_json(record) + "\n")
 
 
 def read_results(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """The summaries of the runs in a ``results.jsonl`` by their keys, and lines that are none."""
+    """The summaries of the runs in a ``results.jsonl`` by their keys, and lines that are none.
+
+    Lines are none if they are damaged, as the last one of a copy that was cut short, or of an
+    earlier version.
+    """
     try:
         text = read_text(file)
     except (OSError, ValueError) as error:
         raise DataError(f"Could not read results of runs in {str(file)!r}: {error}.") from error
-    lines: list[object] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            lines += [parse_json(line)] if line.strip() else []
-        except ValueError as error:
-            raise DataError(
-                f"Expected results of runs in {str(file)!r}, a JSON object per line, but line "
-                f"{number} is none ({error}): remove it."
-            ) from error
+    lines = [_parsed(line) for line in text.splitlines() if line.strip()]
     found = [summary for line in lines if (summary := summary_of(line)) is not None]
-    if lines and not found:
-        raise DataError(
-            f"Expected results of runs in {str(file)!r}, but none of its {len(lines)} lines is "
-            f"that of a run of this version: leave `results` out to run them again."
-        )
     return dict(found), len(lines) - len(found)
+
+
+def _parsed(line: str) -> object:
+    """What a line holds; nothing if it is damaged, as where a copy of the file was cut short."""
+    try:
+        return parse_json(line)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -289,7 +296,7 @@ def run_cached(cache: CellCache, cell: PlannedRun, tell: Tell, **more: Any) -> C
 
     def work() -> Mapping[str, Any]:
         spec = cell.spec()
-        kept = cache.get(spec)
+        kept = cache.get(spec.key)
         if kept is None:
             kept = _summary(cell, cache.path / spec.key, tell, **more)
             cache.put(spec, kept)
@@ -382,8 +389,27 @@ class ReproductionPlan:
             for seed, column, row in product(self.seeds, columns, rows)
         ]
 
-    def check_results(self, file: Path, known: Mapping[str, object]) -> None:
+    def record(self, known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Every run for somebody who watches, with the results that have no file of their own."""
+        return [
+            {
+                "row": row,
+                "column": run.setting.label,
+                "seed": run.seed,
+                "rounds": run.rounds,
+                "key": (key := run.spec().key),
+                "summary": known.get(key),
+            }
+            for row, run in self.runs()
+        ]
+
+    def check_results(self, file: Path, known: Mapping[str, object], left_out: int) -> None:
         """Refuse a file of results that has nothing to do with what is asked for."""
+        if left_out and not known:
+            raise DataError(
+                f"Expected results of runs in {str(file)!r}, but none of its {left_out} lines is "
+                f"that of a run of this version: leave `results` out to run them again."
+            )
         if not any(run.spec().key in known for _, run in self.runs()):
             seeds = ", ".join(map(str, self.seeds))
             raise DataError(
@@ -488,7 +514,7 @@ def _played(
     by_key = {cell.spec().key: cell for cell in cells}
     board = Board(list(by_key.values()), progress, scratch)
     for number, cell in enumerate(board.cells):
-        summary = cache.get(cell.spec())
+        summary = cache.get(cell.spec().key)
         if summary is not None:
             board.results[number] = cell.result(summary)
     kept = len(board.results)

@@ -1,4 +1,4 @@
-"""The state of a run or comparison from its files alone, whoever runs it and wherever."""
+"""Where a run, comparison or reproduction stands, from its files alone, whoever runs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedbridge.base.errors import FedbridgeError
+from fedbridge.base.files import parse_json, read_text
 from fedbridge.methods import is_bound
 from fedbridge.report.text import duration
 from fedbridge.runs.comparison import (
@@ -19,6 +20,7 @@ from fedbridge.runs.comparison import (
 )
 from fedbridge.runs.folder import RunFolder
 from fedbridge.runs.lock import is_locked
+from fedbridge.workflows.reproduce import CELLS, PLAN, CellCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 RunState = Literal["done", "running", "interrupted", "waiting", "failed", "does not apply"]
 Whole = Literal["finished", "running", "starting", "stopped", "unknown"]
+Kind = Literal["run", "comparison", "reproduction"]
 TIMES = ("seconds_train", "seconds_aggregate", "seconds_eval")
 
 
@@ -85,7 +88,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Watched:
-    """A run or comparison as its files show it.
+    """A run, comparison or reproduction as its files show it.
 
     Attributes:
         folder: where it is.
@@ -99,7 +102,7 @@ class Watched:
     """
 
     folder: Path
-    kind: Literal["run", "comparison"]
+    kind: Kind
     state: Whole
     cells: tuple[CellState, ...]
     best: tuple[Best, ...] = ()
@@ -133,12 +136,14 @@ class Watched:
 
 
 def look(folder: Path, *, unchecked: bool = False) -> Watched:
-    """Look at the folder of a run or comparison, finished, running or dead.
+    """Look at the folder of a run, comparison or reproduction, finished, running or dead.
 
     With ``unchecked`` also at a finished run whose files are not as they were written.
     """
     if (folder / COMPARISON_FILE).exists():
         return _look_at_comparison(folder)
+    if (folder / PLAN).exists():
+        return _look_at_reproduction(folder)
     if (folder / "config.toml").exists():
         if not is_locked(folder):
             RunFolder(folder).verify(unchecked=unchecked)
@@ -146,8 +151,8 @@ def look(folder: Path, *, unchecked: bool = False) -> Watched:
     if is_locked(folder):
         return Watched(folder, "run", "starting", ())
     raise WatchError(
-        f"Expected the folder of a run (config.toml) or of a comparison ({COMPARISON_FILE}), but "
-        f"{folder} has neither: name the folder that `--out` named."
+        f"Expected the folder of a run (config.toml), of a comparison ({COMPARISON_FILE}) or of a "
+        f"reproduction ({PLAN}), but {folder} has none: name the folder that `--out` named."
     )
 
 
@@ -207,9 +212,29 @@ def _look_at_comparison(folder: Path) -> Watched:
     return replace(watched, best=tuple(_best(comparison)))
 
 
+def _look_at_reproduction(folder: Path) -> Watched:
+    try:
+        plan = parse_json(read_text(folder / PLAN))
+        asked = [
+            (CellResult(run["column"], run["row"], run["seed"]), run["rounds"], run) for run in plan
+        ]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise WatchError(
+            f"Could not read the plan of a reproduction in {str(folder / PLAN)!r} ({error}): the "
+            f"command that made it writes it anew."
+        ) from error
+    cache = CellCache(folder.parent / CELLS)
+    cells = []
+    for blank, rounds, run in asked:
+        result = replace(blank, summary=run["summary"] or cache.get(run["key"]))
+        place = cache.path / run["key"]
+        cells.append(_cell_state(place, result, rounds, is_locked(place)))
+    return _watched(folder, "reproduction", tuple(cells), is_locked(folder))
+
+
 def _watched(
     folder: Path,
-    kind: Literal["run", "comparison"],
+    kind: Kind,
     cells: tuple[CellState, ...],
     alive: bool | None,
 ) -> Watched:
