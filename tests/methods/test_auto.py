@@ -1,6 +1,7 @@
 """``auto``: candidates are judged by rows they never saw, and the best of them comes out."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.methods import auto as module
 from fedbridge.methods import candidates
-from fedbridge.methods.auto import AutoTargetSide, Candidate, Recipe
+from fedbridge.methods.auto import AutoTargetSide, Candidate, Recipe, discord
 from fedbridge.methods.candidates import (
     ALONE,
     EARLIER,
@@ -79,16 +80,22 @@ def every_candidate(bench):
 class TestWhatIsKnownBeforehand:
     """Weights of candidates that are judged equal."""
 
-    def weights(self, task, *recipes):
+    def weights(self, task, *recipes, discord=0.0):
         bench = Bench(federation(task))
         same = torch.zeros_like(bench.rows.truth)
-        return bench.weigh([Candidate(recipe, same) for recipe in recipes])
+        return bench.weigh([Candidate(recipe, same) for recipe in recipes], discord)
 
-    @pytest.mark.parametrize(("labels", "times"), [(12, 4), (9, 0.25)])
-    def test_the_sources_model_counts_more_unless_a_class_has_few_labels(self, labels, times):
+    @pytest.mark.parametrize(
+        ("labels", "discord", "times"),
+        [(12, 0, 4), (12, 1, 1), (12, 1e9, 0.25), (9, 0, 0.25), (9, 1e9, 0.25)],
+    )
+    def test_the_sources_model_counts_more_if_they_agree_and_no_class_has_few_labels(
+        self, labels, discord, times
+    ):
         led, other, head = self.weights(
             blobs(target_rows=labels),
             *(Recipe(LED, LAST), Recipe(RECALIBRATED, LAST), Recipe(HEAD, LAST)),
+            discord=discord,
         )
         assert led == other == pytest.approx(times * head)
 
@@ -104,6 +111,64 @@ class TestWhatIsKnownBeforehand:
             blobs(), Recipe(HEAD, LAST, 1, 1), Recipe(HEAD, LAST, 1, 2), Recipe(ALONE)
         )
         assert one + two == pytest.approx(alone)
+
+
+class TestDiscord:
+    """How much sources differ from each other, in units of the target's noise."""
+
+    def of(self, gradients, noises, own=0.5):
+        """That of gradients (N, m), with the noises of the sources and of the target."""
+        gram = gradients.double() @ gradients.double().T
+        known = None if own is None else SimpleNamespace(sigma2=torch.tensor([own]))
+        reports = [
+            SimpleNamespace(noise=None if v is None else torch.tensor([v / 2, v / 2]))
+            for v in noises
+        ]
+        geometry = SimpleNamespace(source_gram=gram[None], noise=known)
+        return discord(geometry, SimpleNamespace(reports=reports))
+
+    def test_is_the_variance_among_sites_whatever_the_noise_of_each(self):
+        draw = torch.Generator().manual_seed(0)
+        among, noises, size = 2.0, [0.3, 1.0, 2.0, 0.1], 40
+        found = []
+        for _ in range(2000):
+            sites = torch.randn(4, size, generator=draw) * (among / size) ** 0.5 + 1
+            seen = torch.randn(4, size, generator=draw) * torch.tensor(noises)[:, None].sqrt()
+            found.append(self.of(sites + seen / size**0.5, noises))
+        mean, spread = torch.tensor(found).mean(), torch.tensor(found).std()
+        assert abs(mean - among / 0.5) < 4 * spread / len(found) ** 0.5
+
+    def test_is_nought_where_all_are_alike(self):
+        assert self.of(torch.ones(3, 5), [0.2, 0.2, 0.2]) == 0
+
+    @pytest.mark.parametrize(
+        ("number", "noises", "own"),
+        [(1, [0.1], 1.0), (2, [0.1, None], 1.0), (2, [0.1, 0.1], None), (2, [0.1, 0.1], 0.0)],
+        ids=["one source", "a noise is missing", "the target's is", "and is nought"],
+    )
+    def test_is_unknown(self, number, noises, own):
+        assert self.of(torch.eye(2)[:number], noises, own) is None
+
+    def test_is_told_to_the_target_and_kept(self):
+        fed = federation(blobs(), method="auto", batch_size_target=3)
+        run = method("auto", fed)
+        for number in range(1, 5):
+            fed.begin_round(number)
+            run.run_round(number)
+        assert run.discord is not None
+        assert run.side.discord == run.discord
+        assert run.facts()["discord"] == run.discord
+
+    def test_sources_that_differ_are_told_from_those_that_do_not(self):
+        alike, apart = blobs(), blobs()
+        other = replace(apart.sources[0], y=(apart.sources[0].y + 1) % 3)
+        apart = replace(apart, sources=(other, *apart.sources[1:]))
+        found = []
+        for task in (alike, apart):
+            run = method("auto", federation(task, method="auto", batch_size_target=3))
+            run.run_round(1)
+            found.append(run.discord)
+        assert found[0] < found[1] / 2
 
 
 class TestCrossValidation:

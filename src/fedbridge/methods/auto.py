@@ -12,7 +12,9 @@ weights by held-out loss.
 what that is worth; its own model stays with it. In the rounds 1, 2, 4, 8, ... sources and target
 also tell their gradients at the led model (probes), of which the joint rule makes the shares of the
 sources in it: the point of the sources' hull that is nearest to the target's gradient. Shares are N
-− 1 numbers, so that what they know of held-out labels is next to nothing.
+− 1 numbers, so that what they know of held-out labels is next to nothing. Probes also tell how much
+the sources differ from each other (``discord``), and with that how far to trust their model as it
+is.
 
 **Choices** among all candidates are made in the same rounds. In between the weights stay, and what
 is linear follows the led model whenever its outputs for the target's rows have moved by 3%, from
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fedbridge.core.geometry import Geometry
     from fedbridge.federation.federation import Federation
 
 MOVED = 0.03
@@ -132,6 +135,7 @@ class Auto(Method):
         self.led = federation.initial
         self.chosen: Model | None = None
         self.evidence: Tensor | None = None
+        self.discord: float | None = None
         self.resting = not self.joins
 
     @classmethod
@@ -184,8 +188,9 @@ class Auto(Method):
         return record
 
     def _news(self, round: int, work: float) -> News:
-        """What the target hears of a round: the led model, and the work of one source."""
-        return News(self.led.tensors(), {"work": work})
+        """What the target hears: the led model, the work of one source, how sources differ."""
+        known = {} if self.discord is None else {"discord": self.discord}
+        return News(self.led.tensors(), {"work": work, **known})
 
     def memory(self) -> dict[str, Tensor]:
         """The led model, the evidence so far, and the target's side, if that is here."""
@@ -193,10 +198,11 @@ class Auto(Method):
         return {**kept, **self.led.tensors("led."), **super().memory()}
 
     def facts(self) -> dict[str, Any]:
-        """Whether sources rest, whether a choice is known here, and the target's side."""
+        """Whether sources rest, a choice is known here, sources differ; and the target's side."""
         return {
             "resting": self.resting,
             "chosen": self.chosen is not None,
+            "discord": self.discord,
             **super().facts(),
         }
 
@@ -211,6 +217,7 @@ class Auto(Method):
             more -= len(known)
             known = torch.nn.functional.pad(known, (0, more, 0, more), value=torch.nan)
         self.evidence, self.resting = known, bool(facts["resting"])
+        self.discord = facts.get("discord")  # 0.2.0 did not keep it
         self.remember_side(memory, facts)
 
     def _move(self, round: int, sources: list[int], target: bool, record: Record) -> float:
@@ -259,6 +266,10 @@ class Auto(Method):
         whole = federation.rule_blocks.whole(federation.blocks.total)
         geometry = measure_evidence(vectors, whole, federation.bench.sketch, reads="sketched")
         describe(record, geometry, None, present, federation.n_sources)
+        found = discord(geometry, vectors)
+        if found is not None:
+            before = found if self.discord is None else self.discord
+            self.discord = MEMORY * before + (1 - MEMORY) * found
         now = geometry.difference_gram[0]
         fresh = now / now.diagonal().mean().clamp(min=torch.finfo(now.dtype).tiny)
         fresh = fresh + CAUTION * torch.eye(len(fresh), dtype=fresh.dtype)
@@ -325,6 +336,7 @@ class AutoTargetSide(TargetSide):
         self.chosen_in = 0
         self.credit, self.income = 0.0 if joins else self._price(FULL), 0.0
         self.lone = 0
+        self.discord = 0.0
         self.out = set() if joins else {TUNED}
         if self.bench.is_linear and self.bench.has_inputs:
             self.out = {TUNED, NETWORK}
@@ -344,6 +356,7 @@ class AutoTargetSide(TargetSide):
         led = State.of_tensors(news.tensors)
         earned = SHARE_OF_WORK * news.facts["work"]
         self.credit, self.income = self.credit + earned, max(self.income, earned)
+        self.discord = float(news.facts.get("discord", self.discord))
         body = self.bench.body(LAST, led)
         if len(self.bench.labelled) < 2:
             return Decision(led, _as_it_is("one label is too few to judge by", self.joins))
@@ -393,7 +406,7 @@ class AutoTargetSide(TargetSide):
         every = [*own, *_finite(others)]
         if not every:
             return []
-        weights = bench.weigh(every)
+        weights = bench.weigh(every, self.discord)
         kept = self._few(every, weights)
         self.networks = [c for c, _ in kept if c.network is not None]
         self._drop(every, weights)
@@ -556,6 +569,7 @@ class AutoTargetSide(TargetSide):
             "chosen_in": self.chosen_in,
             "credit": self.credit,
             "income": self.income,
+            "discord": self.discord,
             "lone": self.lone,
             "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "told": self.told,
@@ -567,7 +581,8 @@ class AutoTargetSide(TargetSide):
     def remember(self, memory: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take everything up again."""
         self.chosen_in, self.credit = int(facts["chosen_in"]), float(facts["credit"])
-        self.income = float(facts.get("income", 0.0))  # 0.2.0 did not keep it
+        self.income = float(facts.get("income", 0.0))  # 0.2.0 did not keep these
+        self.discord = float(facts.get("discord", 0.0))
         loss = facts["best_loss"]
         self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
@@ -589,6 +604,26 @@ class AutoTargetSide(TargetSide):
         assert isinstance(fixed, Blend)
         assert isinstance(moving, Blend)
         self.fixed, self.moving, self.outputs = fixed, moving, memory["outputs"]
+
+
+def discord(geometry: Geometry, vectors: Vectors) -> float | None:
+    """``τ² / σ²``: how much the sources differ from each other, over the noise of the target.
+
+    ``τ² = 1/(N−1) Σ ‖g_i − mean g‖² − mean σ_i²`` estimates the variance of gradients among sites
+    without bias, at the led model; below 0 it is 0. If the target is a site like the others, its
+    gradient differs as much from theirs; ``σ²`` is what its few labels can tell of that. None where
+    a noise was not measured, or one source has nobody to differ from.
+    """
+    noises = [report.noise for report in vectors.reports]
+    number, own = len(noises), geometry.noise
+    if number < 2 or own is None or any(noise is None for noise in noises):
+        return None
+    gram = geometry.source_gram.sum(0)
+    apart = float(gram.trace() - gram.sum() / number) / (number - 1)
+    among = apart - sum(float(noise.sum()) for noise in noises if noise is not None) / number
+    least = float(own.sigma2.sum())
+    found = max(among, 0.0) / least if least > 0 else math.inf
+    return found if math.isfinite(found) else None
 
 
 def _moves(candidate: Candidate) -> bool:

@@ -32,11 +32,13 @@ half the logarithm of the mean squared error),
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families, then
 within, but for two things. What the sources' model says as it is, or recalibrated, has next to
-nothing that few rows could spoil, and counts four times. With up to three labels per class it
-counts a quarter: there replicas, which have lost one of them, make everything that is fitted look
-worse than it is. Refits of an earlier body count a quarter of those of the last. Everything linear
-in ``φ`` of a body ends up in its last layer, everything linear in ``x`` in one linear map: a
-``Blend`` of at most three networks; of a linear model one linear model.
+nothing that few rows could spoil. It counts ``4^(2t−1)`` times with ``t = σ² / (σ² + τ²)``, the
+trust that a site deserves whose labels tell its gradient up to a noise ``σ²`` among sites that
+differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
+labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
+everything that is fitted look worse than it is. Refits of an earlier body count a quarter of those
+of the last. Everything linear in ``φ`` of a body ends up in its last layer, everything linear in
+``x`` in one linear map: a ``Blend`` of at most three networks; of a linear model one linear model.
 """
 
 from __future__ import annotations
@@ -93,8 +95,8 @@ FEW, EASE = 3, 1 / 3
 
 AS_LED = (LED, RECALIBRATED)
 OF_LED, OF_LED_AT_FEW, OF_EARLIER = 4.0, 0.25, 0.25
-"""Weights before any loss is seen, of what the sources' model says nearly as it is, and of refits
-of an earlier one; of all else 1."""
+"""Weights before any loss is seen, of what the sources' model says nearly as it is (at most), and
+of refits of an earlier one; of all else 1."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
@@ -512,13 +514,13 @@ class Bench:
             return -number / 2 * math.log(max(float(losses.mean()), 1e-30))
         return -number * float(losses.mean())
 
-    def weigh(self, candidates: Sequence[Candidate]) -> Tensor:
-        """Weights of candidates by their held-out losses."""
+    def weigh(self, candidates: Sequence[Candidate], discord: float = 0.0) -> Tensor:
+        """Weights of candidates by their held-out losses; ``discord`` is ``τ² / σ²`` above."""
         kin = [candidate.recipe.kin for candidate in candidates]
         logs = torch.tensor(
             [
                 SHARPNESS * self.log_likelihood(c.held_out)
-                + math.log(self._prior(c.recipe) / kin.count(c.recipe.kin))
+                + math.log(self._prior(c.recipe, discord) / kin.count(c.recipe.kin))
                 for c in candidates
                 if c.held_out is not None
             ],
@@ -526,11 +528,12 @@ class Bench:
         )
         return torch.softmax(logs, 0)
 
-    def _prior(self, recipe: Recipe) -> float:
+    def _prior(self, recipe: Recipe, discord: float) -> float:
         """The weight of a family before any loss is seen."""
         prior = 1.0
         if recipe.family in AS_LED:
-            prior *= OF_LED_AT_FEW if self.has_few else OF_LED
+            trust = 1 / (1 + discord)
+            prior *= OF_LED_AT_FEW if self.has_few else OF_LED ** (2 * trust - 1)
         if recipe.body == EARLIER and recipe.family != TUNED:
             prior *= OF_EARLIER
         return prior
