@@ -589,6 +589,16 @@ class TestRunning:
         with pytest.raises(DataError, match=complaint):
             reproduce(file(), out=tmp_path / "r" / "s", results=tmp_path / "bad")
 
+    def test_several_files_of_results(self, file, tmp_path):
+        kept = []
+        for column in ("0.2", "0.4"):
+            folder = tmp_path / column / "small"
+            write_results(reproduce(file(), out=folder, workers=1, columns=[column]), folder)
+            kept.append(folder / "results.jsonl")
+        both = reproduce(file(), out=tmp_path / "new" / "small", results=kept, finished=True)
+        assert both.scores("FedDA", "0.2")
+        assert both.scores("FedDA", "0.4")
+
     def test_results_that_were_given_stay_when_they_are_not_given_again(self, file, tmp_path):
         first, out = tmp_path / "r" / "small", tmp_path / "new" / "small"
         done = reproduce(file(), out=first, workers=1, columns=["0.2"])
@@ -700,7 +710,9 @@ class TestRunning:
             *(("FedDA", "0.2", 0), ("FedDA", "0.4", 0))
         ]
         assert lines[0]["settings"]["options"]["weights"] == "samples"
-        assert "/ 50.0 /" in (out / "table.md").read_text()
+        written = (out / "table.md").read_text()
+        assert written.startswith("Digits with noise: ours")
+        assert "/ 50.0 /" in written
         assert r"\caption{Digits with noise: ours" in (out / "table.tex").read_text()
         assert lines[0]["version"] == fb.__version__
         assert (out / "figure.svg").read_text().count("<svg") == 1 + len(figure(found))

@@ -49,9 +49,11 @@ def add(commands: shared.Commands) -> None:
     )
     parser.add_argument(
         "--results",
+        action="append",
+        default=[],
         type=shared.place,
         metavar="FILE",
-        help="a results.jsonl whose runs need not be done again",
+        help="a results.jsonl whose runs need not be done again; may be repeated",
     )
     shared.add_output(parser, "runs/reproduce/<name>[-fair][-quick]")
 

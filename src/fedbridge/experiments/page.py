@@ -59,12 +59,14 @@ def write_results(found: Reproduction, out: Path) -> Path:
     write_atomically(out / RESULTS, "".join(lines))
     write_atomically(out / "table.csv", to_csv(long_table(found)))
     tables = [
-        replace(table, name=f"{found.experiment.name}-{table.name}", notes=(table.caption,))
+        replace(table, name=f"{found.experiment.name}-{table.name}", notes=())
         for table in (*result_tables(found), *gain_tables(found))
     ]
-    said = "".join(f"- {markdown_text(text)}\n" for text in found.notes())
-    write_atomically(out / "table.md", "\n".join([*map(to_markdown, tables), said]))
-    write_atomically(out / "table.tex", "\n".join(map(to_latex, tables)))
+    parts = [f"{markdown_text(table.caption)}:\n\n{to_markdown(table)}" for table in tables]
+    parts.append("".join(f"- {markdown_text(text)}\n" for text in found.notes()))
+    write_atomically(out / "table.md", "\n".join(parts))
+    captioned = [replace(table, notes=(table.caption,)) for table in tables]
+    write_atomically(out / "table.tex", "\n".join(map(to_latex, captioned)))
     charts = figure(found)
     if charts:
         write_atomically(out / FIGURE, figure_sheet(charts))

@@ -79,7 +79,7 @@ def reproduce(
     columns: Iterable[str] | None = None,
     rows: Iterable[str] | None = None,
     out: str | Path | None = None,
-    results: str | Path | None = None,
+    results: str | Path | Iterable[str | Path] = (),
     finished: bool = False,
     progress: CellProgress | None = None,
     workers: int | None = None,
@@ -97,7 +97,7 @@ def reproduce(
         out: folder of the results; ``runs/reproduce/NAME`` unless given. Finished runs are kept
             beside it, in ``cells``, for every experiment whose folder is there; those in its own
             ``results.jsonl`` count too.
-        results: a file like ``results.jsonl``, whose runs need not be done again.
+        results: a file like ``results.jsonl``, or several, whose runs need not be done again.
         finished: show what is there and run nothing.
         progress: told how far it is.
         workers: processes; one per core unless given.
@@ -120,12 +120,13 @@ def reproduce(
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
-    given, left_out = ({}, 0) if results is None else read_results(Path(results))
-    if results is not None:
-        plan.check_results(Path(results), given, left_out)
     here = folder / RESULTS
-    before = read_results(here)[0] if here.exists() else {}
-    cache = CellCache(folder.parent / CELLS, {**before, **given})
+    known, left_out = read_results(here)[0] if here.exists() else {}, 0
+    for file in [results] if isinstance(results, str | Path) else results:
+        given, damaged = read_results(Path(file))
+        plan.check_results(Path(file), given, damaged)
+        known, left_out = {**known, **given}, left_out + damaged
+    cache = CellCache(folder.parent / CELLS, known)
     with nullcontext() if finished else folder_lock(folder):
         if not finished:
             write_atomically(folder / PLAN, to_json(plan.record(cache.known)) + "\n")
