@@ -275,7 +275,7 @@ class TestBlend:
 
     def test_one_plain_model_may_be_a_fine_tuned_one(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
-        prior = lambda bench, recipe: 1.0 if recipe.family == TUNED else 1e-9  # noqa: E731
+        prior = lambda bench, recipe, _: 1.0 if recipe.family == TUNED else 1e-9  # noqa: E731
         monkeypatch.setattr(Bench, "_prior", prior)
         result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4}, single=True)
         assert not isinstance(result.model, Blended)
@@ -330,7 +330,8 @@ class TestBlend:
             fed.predict(again, fed.task.test), fed.predict(blend, fed.task.test)
         )
 
-    def test_a_model_without_a_linear_end_can_take_part(self):
+    @pytest.mark.parametrize("single", [False, True])
+    def test_a_model_without_a_linear_end_can_take_part(self, single):
         class Odd(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -339,9 +340,11 @@ class TestBlend:
             def forward(self, x):
                 return torch.tanh(self.body(x)) * 3
 
-        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "model": Odd(), "rounds": 4})
+        options = {**QUICK, "model": Odd(), "rounds": 4, "single": single}
+        result = fb.run(blobs(target_rows=12), "auto", **options)
         assert result.summary["accuracy"] > 60
         assert not any(kin.startswith(HEAD) for kin in result.history[-1]["cv_loss"])
+        assert isinstance(result.model, Odd) == single
 
 
 class TestRounds:

@@ -389,7 +389,8 @@ class AutoTargetSide(TargetSide):
         """
         bench = self.bench
         own = _finite(bench.refit(body)) if self.joins else []
-        own = [c for c in own if c.inputs is None or not self.single]
+        if self.single:
+            own = [c for c in own if c.inputs is None and (bench.place or c.recipe.family == LED)]
         others: list[Candidate] = []
         bodies = {LAST: body.state}
         if self.best is not None and not self.single:
