@@ -469,12 +469,15 @@ class TestRounds:
 
 
 class TestWorth:
-    def worth(self, gain=0.1, error=0.05, rows=30, *, of_classes=True):
-        return Worth(rows, 0.5, gain, error, 3.0, 2.0, of_classes)
+    def worth(self, gain=0.1, error=0.05, rows=30, *, points=3.0, of_classes=True):
+        return Worth(rows, 0.5, gain, error, points, 2.0, of_classes)
 
     def test_a_clear_gain_is_a_reason_to_join(self):
         assert self.worth(0.1, 0.05).decision == "join"
         assert self.worth(0.1, 0.1).decision == "unclear"
+
+    def test_surer_answers_alone_are_not(self):
+        assert self.worth(0.1, 0.05, points=0.0).decision == "unclear"
 
     def test_a_gain_that_is_surely_small_is_none(self):
         assert self.worth(0.001, 0.002).decision == "alone"

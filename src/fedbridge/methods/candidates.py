@@ -223,11 +223,12 @@ class Worth:
     def decision(self) -> Literal["join", "alone", "unclear"]:
         """Join if the gain is clear, stay if even a large one would be small.
 
-        Clear is what one such table in twenty would show by chance; small is 0.005 of
+        Clear is what one such table in twenty would show by chance, in the loss, where more rows
+        are answered rightly, too: surer answers alone are no reason to join. Small is 0.005 of
         cross-entropy, or half a percent of the squared error. Fewer than 20 rows keep nobody from
         joining.
         """
-        if self.gain > CLEAR * self.error:
+        if self.gain > CLEAR * self.error and self.points > 0:
             return "join"
         small = SMALL if self.of_classes else SMALL * self.alone
         decided = self.rows >= ENOUGH_ROWS and self.gain + CLEAR * self.error < small
