@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 RESULTS = "results.jsonl"
 DELTA_ERROR = "delta-error"
+ACCURACIES = "accuracies"
+"""Of every round: a run of 50 rounds also says what 20 would have come to."""
 KEPT = (
     *("accuracy", "score", "accuracy_last", "n_test", "n_target", "parameters", "rounds"),
     *("seconds", "seconds_train", "seconds_aggregate", "bytes_up", "bytes_down"),
-    *("sources", "beta", "sigma2", "d2", "tau2_d2", "along", "version"),
+    *("sources", "beta", ACCURACIES, "sigma2", "d2", "tau2_d2", "along", "version"),
 )
 """What a line of ``results.jsonl`` has of a summary: all that tables and figures are made of."""
 SCORES, COUNTS = ("accuracy", "score"), ("rounds", "seconds_aggregate", "bytes_up", "bytes_down")
@@ -147,7 +149,7 @@ def is_summary(found: Mapping[str, Any]) -> bool:
     numbers = [found[name] for name in (*COUNTS, "sigma2") if name in found]
     numbers += [found[name] for name in SCORES if found.get(name) is not None]
     fits = all(isinstance(value, int | float) for value in numbers)
-    lists = all(isinstance(found.get(name, []), list) for name in ("sources", "beta"))
+    lists = all(isinstance(found.get(name, []), list) for name in ("sources", "beta", ACCURACIES))
     return whole and fits and lists
 
 

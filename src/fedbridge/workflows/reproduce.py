@@ -28,6 +28,7 @@ from fedbridge.data.store.catalogue import CATALOGUE
 from fedbridge.experiments import catalogue
 from fedbridge.experiments.catalogue import PaperRow
 from fedbridge.experiments.reproduction import (
+    ACCURACIES,
     DELTA_ERROR,
     RESULTS,
     CellOutcome,
@@ -307,7 +308,7 @@ def run_cached(cache: CellCache, cell: PlannedRun, tell: Tell, **more: Any) -> C
 
 
 def _summary(cell: PlannedRun, room: Path, tell: Tell, **more: Any) -> dict[str, Any]:
-    """What is kept of a run: its summary, its weights over the rounds, and seconds a round.
+    """What is kept of a run: its summary, accuracy and weights by rounds, and seconds a round.
 
     On images a round takes seconds and a checkpoint milliseconds: such a run goes on where it was
     stopped, in ``room``, which is gone in the end. Other runs take seconds as a whole.
@@ -327,7 +328,9 @@ def _over_rounds(result: RunResult) -> dict[str, Any]:
     mean = {name: sum(line[name] or 0.0 for line in trained) / len(trained) for name in times}
     betas = [line["beta"] for line in trained]
     varies = any(beta != betas[0] for beta in betas)
-    return {**mean, "beta": betas if varies else betas[:1]}
+    accuracies = [line["accuracy"] for line in trained]
+    shown = {} if None in accuracies else {ACCURACIES: [round(one, 2) for one in accuracies]}
+    return {**mean, **shown, "beta": betas if varies else betas[:1]}
 
 
 @dataclass(frozen=True)
