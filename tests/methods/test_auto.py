@@ -21,6 +21,7 @@ from fedbridge.methods.candidates import (
     LAST,
     LED,
     LIGHT,
+    LINEARISED,
     NETWORK,
     RECALIBRATED,
     TUNED,
@@ -74,7 +75,7 @@ def every_candidate(bench):
     start = bench.federation.initial
     body = bench.body(LAST, start)
     tuned = bench.tuned(TUNED, LAST, start, SHORT) + bench.tuned(NETWORK, "", start, SHORT)
-    return [*bench.refit(body), *bench.alone(), *tuned]
+    return [*bench.refit(body), *bench.alone(), *tuned, *bench.linearised(body)]
 
 
 class TestWhatIsKnownBeforehand:
@@ -255,15 +256,20 @@ class TestBlend:
             for c, weight in weighted
         ]
         outputs = fed.predict(total, fed.task.test)
-        torch.testing.assert_close(outputs, torch.stack(parts).sum(0), atol=1e-4, rtol=1e-4)
+        # the secant of a sum is the sum of secants up to the square of its step
+        torch.testing.assert_close(outputs, torch.stack(parts).sum(0), atol=1e-2, rtol=2e-3)
 
     def test_of_a_linear_model_is_a_linear_model(self):
         result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "model": "linear"})
         assert not isinstance(result.model, Blended)
 
-    def test_has_at_most_three_networks(self):
+    def test_has_at_most_three_networks_and_what_is_linearised_takes_two_more(self, monkeypatch):
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
         result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4})
         assert isinstance(result.model, Blended)
+        assert len(result.model.members) <= 5
+        monkeypatch.setattr(module, "SHARE_OF_WORK", 0.0)
+        result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4})
         assert len(result.model.members) <= 3
 
     def test_can_be_one_plain_model(self):
@@ -400,7 +406,7 @@ class TestRounds:
         rich = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
         monkeypatch.setattr(module, "SHARE_OF_WORK", 0.0)
         poor = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
-        assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE}
+        assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE, LINEARISED}
         assert NETWORK in rich
 
     @pytest.mark.parametrize(("labels", "found"), [(12, [(TUNED, LIGHT)]), (61, [])])
@@ -419,6 +425,7 @@ class TestRounds:
     def test_no_light_training_replaces_a_full_one(self):
         fed = federation(blobs(target_rows=12), "mlp:8")
         side = method("auto", fed).side
+        side.out = {LINEARISED}  # which would be paid for first
         side.credit = 2 * side._price(SHORT)
         fed.begin_round(1)
         side.decide(News(fed.initial.tensors(), {"work": 0.0}))
@@ -432,6 +439,7 @@ class TestRounds:
     def test_a_full_training_is_waited_for_where_sources_work_much(self, trained):
         fed = federation(blobs(target_rows=12), "mlp:8")
         side = method("auto", fed).side
+        side.out = {LINEARISED}
         work = 1.01 * side._price(SHORT) / module.SHARE_OF_WORK / 4
         for number in (1, 2, 3, 4):
             fed.begin_round(number)

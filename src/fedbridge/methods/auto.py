@@ -54,6 +54,7 @@ from fedbridge.methods.candidates import (
     LAST,
     LED,
     LIGHT,
+    LINEARISED,
     NEGLIGIBLE,
     NETWORK,
     RECALIBRATED,
@@ -112,6 +113,7 @@ WORDS = {
     RECALIBRATED: "the sources' model, recalibrated",
     HEAD: "the sources' model with a last layer fitted anew",
     INPUTS: "the sources' model beside a linear model of the inputs",
+    LINEARISED: "the sources' model with all its layers moved a little",
     TUNED: "the sources' model, fine-tuned",
     ALONE: "a linear model of the target alone",
     NETWORK: "a network of the target alone",
@@ -403,6 +405,7 @@ class AutoTargetSide(TargetSide):
             others += self._alone
         loss = self._smallest_loss(own)
         name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
+        others += self._linearised(body)
         others += self._trained(name, bodies[name])
         every = [*own, *_finite(others)]
         if not every:
@@ -435,7 +438,7 @@ class AutoTargetSide(TargetSide):
             shares[family] = shares.get(family, 0.0) + weight
             needed += weight if candidate.recipe.body else 0.0
         lost = {family for family, share in shares.items() if share < NEGLIGIBLE}
-        self.out |= lost & {TUNED, NETWORK}
+        self.out |= lost & {LINEARISED, TUNED, NETWORK}
         self.lone = self.lone + 1 if needed < NEGLIGIBLE else 0
 
     def _few(
@@ -462,6 +465,19 @@ class AutoTargetSide(TargetSide):
     def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
         judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
         return min((float(losses.mean()) for losses in judged), default=math.inf)
+
+    def _linearised(self, body: Body) -> list[Candidate]:
+        """What comes of moving all layers of the round's body, where the work so far pays for it.
+
+        The Gram matrix of so many slopes, and fits in its axes, take the time of as many rows.
+        """
+        number = self.bench.slopes
+        price = number * (number + STEP_IN_ROWS) / 6
+        wanted = self.joins and not self.single and LINEARISED not in self.out
+        if not number or not wanted or self.credit < price:
+            return []
+        self.credit -= price
+        return self.bench.linearised(body)
 
     def _trained(self, name: str, body: State) -> list[Candidate]:
         """Networks: those in use, and in their place what the work so far pays for.
@@ -629,7 +645,8 @@ def discord(geometry: Geometry, vectors: Vectors) -> float | None:
 
 def _moves(candidate: Candidate) -> bool:
     """Whether a candidate is fitted anew to the led model of every round."""
-    return candidate.recipe.body == LAST and candidate.network is None
+    fixed = candidate.network is not None or candidate.change is not None
+    return candidate.recipe.body == LAST and not fixed
 
 
 def _weighty(weights: dict[Recipe, float]) -> dict[Recipe, float]:
@@ -641,7 +658,9 @@ def _weighty(weights: dict[Recipe, float]) -> dict[Recipe, float]:
 
 def _network_of(candidate: Candidate) -> object:
     """The network that a candidate needs; None for a linear model of the inputs."""
-    return candidate.recipe if candidate.network is not None else candidate.recipe.body or None
+    if candidate.network is not None:
+        return candidate.recipe
+    return candidate.recipe.kin if candidate.change is not None else candidate.recipe.body or None
 
 
 def _as_it_is(why: str, joins: bool) -> dict[str, Any]:

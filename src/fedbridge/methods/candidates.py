@@ -8,6 +8,7 @@ at the target alone, exactly and cheaply:
     recalibrated    a z + c                            a in {−1, ½, 1}
     head            a z + V φ                          a in {0, ½, 1}: the last layer fitted anew
     inputs          a z + U x                          a in {½, 1}: beside a linear model of inputs
+    linearised      a z + J δ                          a in {0, ½, 1}: all layers move a little
     alone           U x                                no source has a part in it
     fine-tuned      the network trained on, or half of the way
     alone, network  the network trained from its beginning
@@ -56,6 +57,7 @@ from fedbridge.data.preparing import is_redrawn
 from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
 from fedbridge.methods.finetune import interpolated
 from fedbridge.methods.ridge import Axes, Rows, ridge
+from fedbridge.methods.tangents import Tangents, jacobians, secant
 from fedbridge.models import HeadPlace, head_inputs
 from fedbridge.training.job import TARGET
 from fedbridge.training.state import Blend, Model, State
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from fedbridge.federation.federation import Federation
 
 LED, RECALIBRATED, HEAD, INPUTS = "led", "recalibrated", "head", "inputs"
+LINEARISED = "linearised"
 ALONE, TUNED, NETWORK = "alone", "fine-tuned", "alone, network"
 
 LAST, EARLIER = "last", "earlier"
@@ -77,6 +80,7 @@ LAST, EARLIER = "last", "earlier"
 RECALIBRATIONS = [(a, s) for a in (-1.0, 0.5, 1.0) for s in (0.3, 3.0)]
 HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.1, 1.0, 10.0)]
+ALL_LAYERS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.03, 0.1, 1.0)]
 BY_ITSELF = [(0.0, s) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
 """Slopes ``a`` of the body's outputs, and strengths ``λ``."""
 
@@ -90,11 +94,14 @@ CONSTANT_OF_NUMBERS = 1000.0
 """The constant feature in fits to numbers, so that their mean is not shrunk."""
 
 SHARPNESS, LEAST_ROWS = 0.35, 30
-FEW, EASE = 3, 1 / 3
+FEW, EASE, EASE_OF_ALL_LAYERS = 3, 1 / 3, 1 / 30
 """Labels per class that are few, and the factor of ``λ`` in the fit to all rows then."""
 
+MOST_SLOPES, MOST_DERIVATIVES = 1_200, 50_000_000
+"""Rows times outputs beyond which Jacobians are too many, and numbers in them."""
+
 AS_LED = (LED, RECALIBRATED)
-OF_LED, OF_LED_AT_FEW, OF_EARLIER = 4.0, 0.25, 0.25
+OF_LED, OF_LED_AT_FEW, OF_EARLIER, OF_LINEARISED = 4.0, 0.25, 0.25, 0.5
 """Weights before any loss is seen, of what the sources' model says nearly as it is (at most), and
 of refits of an earlier one; of all else 1."""
 
@@ -106,6 +113,9 @@ MOST_ROWS = 2_000
 
 CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.005, 20
 """Standard errors of a clear gain, what is too small a one, and rows to tell that by."""
+
+ANSWERS = {LED: None, HEAD: head_inputs, LINEARISED: jacobians}
+"""What a body can be asked for: its outputs, what goes into its last layer, derivatives."""
 
 DRAWS, FIRST_DRAW = 2, 1_000_000
 NEGLIGIBLE = 1e-3
@@ -167,6 +177,7 @@ class Candidate:
         head: (K, f + 1) ``V`` and its bias.
         inputs: (K, d + 1) ``U`` and its bias.
         network: the trained network.
+        change: (m,) ``δ`` of the body's parameters.
         pulls: (rows, K) how the rows pull in a fit, from which one like it may start.
     """
 
@@ -176,6 +187,7 @@ class Candidate:
     head: Tensor | None = None
     inputs: Tensor | None = None
     network: State | None = None
+    change: Tensor | None = None
     pulls: Tensor | None = None
 
 
@@ -313,7 +325,9 @@ class Bench:
         return found if bool(found.any()) else torch.ones_like(found)
 
     def _every_draw(self, ask: str, state: State | None = None) -> Tensor:
-        """Outputs, features or inputs of the rows, draw after draw, in float64.
+        """Outputs, features, inputs or Jacobians of the rows, draw after draw.
+
+        All but these are in float64.
 
         The draws are the same in all rounds, so that what was fitted in one can be compared with
         what is fitted in another; nobody is measured on them.
@@ -326,9 +340,8 @@ class Bench:
                 if state is None:
                     part = bench.inputs(self.site, round=at, rows=self.seen)
                 else:
-                    answer = head_inputs if ask == HEAD else None
-                    part = bench.predict(state, self.site, answer, round=at, rows=self.seen)
-                found.append(part.double().reshape(len(self.seen), -1))
+                    part = bench.predict(state, self.site, ANSWERS[ask], round=at, rows=self.seen)
+                found.append(part if ask == LINEARISED else part.double().flatten(1))
         return torch.cat(found)
 
     def body(self, name: str, state: State) -> Body:
@@ -358,6 +371,37 @@ class Bench:
         for family, grid in ((RECALIBRATED, RECALIBRATIONS), (HEAD, HEADS), (INPUTS, WITH_INPUTS)):
             found += self._fitted([Recipe(family, body.name, a, s) for a, s in grid], body)
         return found
+
+    @cached_property
+    def slopes(self) -> int:
+        """Rows times outputs, if the network can be linearised with so many; else 0.
+
+        Of a linear model that would be its head, and numbers are fitted well enough without.
+        """
+        if self.classes is None or self.is_linear:
+            return 0
+        number = len(self.rows.labels) * self.classes
+        parameters = self.federation.initial.parameters.numel()
+        fits = number <= MOST_SLOPES and number * parameters <= MOST_DERIVATIVES
+        return number if fits else 0
+
+    def linearised(self, body: Body) -> list[Candidate]:
+        """The body moved a little in all its layers; none if it cannot be derived by rows."""
+        try:
+            axes = Tangents.at(self._every_draw(LINEARISED, body.state))
+        except RuntimeError:  # of torch.func, of what it has no rule for
+            return []
+        recipes = [Recipe(LINEARISED, body.name, a, s) for a, s in ALL_LAYERS]
+        given = torch.stack([recipe.slope * body.outputs for recipe in recipes])
+        strengths = torch.tensor([r.strength for r in recipes], dtype=torch.float64)
+        rows = replace(self.rows, ease=EASE_OF_ALL_LAYERS) if self.has_few else self.rows
+        with one_thread():
+            whole, held_out = ridge(axes, given, strengths, rows)
+            changes = axes.layer(whole)
+        assert held_out is not None
+        return [
+            Candidate(recipe, held_out[k], change=changes[k]) for k, recipe in enumerate(recipes)
+        ]
 
     def alone(self) -> list[Candidate]:
         """Linear models of the inputs, for which nobody else is needed."""
@@ -535,6 +579,8 @@ class Bench:
         if recipe.family in AS_LED:
             trust = 1 / (1 + discord)
             prior *= OF_LED_AT_FEW if self.has_few else OF_LED ** (2 * trust - 1)
+        if recipe.family == LINEARISED:
+            prior *= OF_LINEARISED
         if recipe.body == EARLIER and recipe.family != TUNED:
             prior *= OF_EARLIER
         return prior
@@ -587,12 +633,13 @@ class Sum:
     heads: dict[str, Tensor]
     inputs: Tensor | None
     bias: Tensor | None
+    changes: dict[str, Tensor]
     networks: list[tuple[State, float]]
 
     @classmethod
     def of(cls, bench: Bench, weighted: Iterable[tuple[Candidate, float]]) -> Sum:
         """The weighted sum of candidates."""
-        total = cls(bench, {}, {}, None, None, [])
+        total = cls(bench, {}, {}, None, None, {}, [])
         for candidate, weight in weighted:
             body = candidate.recipe.body
             if candidate.network is not None:
@@ -603,6 +650,8 @@ class Sum:
                 total.slopes[body] = slope + weight * candidate.recipe.slope
             if candidate.head is not None:
                 total.heads[body] = _added(total.heads.get(body), weight * candidate.head)
+            if candidate.change is not None:
+                total.changes[body] = _added(total.changes.get(body), weight * candidate.change)
             if candidate.inputs is not None:
                 total.inputs = _added(total.inputs, weight * candidate.inputs)
             if candidate.bias is not None:
@@ -632,8 +681,9 @@ class Sum:
             changed = place.put(bodies[name].parameters, weight, own)
             members.append(State(changed, bodies[name].buffers))
             scales.append(1.0)
-        members += [network for network, _ in self.networks]
-        scales += [weight for _, weight in self.networks]
+        secants = [pair for name, of in self.changes.items() for pair in secant(bodies[name], of)]
+        members += [network for network, _ in (*secants, *self.networks)]
+        scales += [weight for _, weight in (*secants, *self.networks)]
         factors = torch.tensor(scales, dtype=torch.float32)
         return Blend(tuple(members), factors, None if linear is None else _laid_out(linear))
 

@@ -94,6 +94,15 @@ class Axes:
         column = torch.full((rows, 1), constant, dtype=torch.float64)
         return cls(column, column.norm()[None], column[:1])
 
+    @property
+    def width(self) -> int | None:
+        """Of a fit: as many columns as a row has outputs (None), or one that all of them share."""
+        return None
+
+    def said(self, fitted: Tensor) -> Tensor:
+        """(P, n, K) what fits (P, n, r, K), one for every row, add to its outputs."""
+        return torch.einsum("ir,pirk->pik", self.rows, fitted)
+
     def layer(self, fitted: Tensor) -> Tensor:
         """(…, K, d + 1) weights of the features and a bias from fits (…, r, K) in these axes."""
         return (self.back @ fitted).transpose(-1, -2)
@@ -171,8 +180,7 @@ def ridge(
         whole.repeat_interleave(folds, 0),
         MOST_STEPS_FROM_NEAR,
     ).unflatten(0, (len(given), folds))
-    held_out = given + torch.einsum("ir,pirk->pik", axes.rows, apart[:, rows.fold_of])
-    return whole, held_out
+    return whole, given + axes.said(apart[:, rows.fold_of])
 
 
 def _solve(
@@ -187,7 +195,8 @@ def _solve(
     """(P, r, K) fits with (P, n) weights of the rows: of numbers at once, of classes in steps."""
     if rows.classes is None:
         return _squares(axes, given, strengths, weights, rows.truth)
-    start = given.new_zeros(len(given), len(axes.sizes), given.shape[2]) if near is None else near
+    width = axes.width or given.shape[2]
+    start = given.new_zeros(len(given), len(axes.sizes), width) if near is None else near
     return _logistic(axes, given, strengths, weights, rows.truth, start, most)
 
 
@@ -214,7 +223,7 @@ def _logistic(
     """Multinomial logistic regression by accelerated gradient steps.
 
     Fits lie side by side, (r, K, P), so that a step is two products of matrices for all of them
-    and everything else works along long runs of numbers.
+    and everything else works along long runs of numbers. (In ``Tangents`` they are (r, 1, P).)
     """
     rows, truth = axes.rows.float(), truth.float()[:, :, None]
     across = rows.T.contiguous()
@@ -228,7 +237,7 @@ def _logistic(
     for step in range(1, most + 1):
         outputs = (rows @ ahead.flatten(1)).view(n, classes, -1).add_(given)
         wrong = torch.softmax(outputs, 1).sub_(truth).mul_(weights)
-        gradient = (across @ wrong.flatten(1)).view_as(ahead).add_(pull * ahead)
+        gradient = (across @ wrong.view(len(rows), -1)).view_as(ahead).add_(pull * ahead)
         now = ahead - gradient / bound
         moved = now - at
         uphill = (gradient * moved).sum((0, 1), keepdim=True) > 0
