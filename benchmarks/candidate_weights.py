@@ -35,6 +35,7 @@ from fedbridge.methods.candidates import (
     TUNED,
     Bench,
 )
+from fedbridge.methods.tangents import secant
 from fedbridge.models import head_inputs
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ def noted(make: Maker, seed: int) -> dict[str, Any]:
         found["bodies"] = {LAST: body.state, EARLIER: side.best}
         return choose(side, body)
 
-    def weighing(bench: Bench, candidates: Sequence[Candidate]) -> Tensor:
+    def weighing(bench: Bench, candidates: Sequence[Candidate], discord: float = 0.0) -> Tensor:
         held_out = [bench.losses(c.held_out) for c in candidates if c.held_out is not None]
         found["losses"] = torch.stack(held_out).mean(1)
         found["rows"] = len(held_out[0]) / bench.draws
         found["recipes"] = [(c.recipe.family, c.recipe.body) for c in candidates]
         found["outputs"] = torch.stack([_said(bench, c, found["bodies"]) for c in candidates])
         found["labels"] = bench.federation.task.test.y
-        return weigh(bench, candidates)
+        return weigh(bench, candidates, discord)
 
     AutoTargetSide._choose, Bench.weigh = choosing, weighing  # type: ignore[method-assign,assignment]
     try:
@@ -113,6 +114,9 @@ def _said(bench: Bench, candidate: Candidate, bodies: dict[str, Any]) -> Tensor:
                 ask.predict(state, test, head_inputs).double(),
                 *(candidate.head[:, :-1], candidate.head[:, -1]),
             )
+    if candidate.change is not None and state is not None:
+        for moved, factor in secant(state, candidate.change):
+            outputs += factor * ask.predict(moved, test)
     if candidate.inputs is not None:
         inputs = ask.inputs(test).double()
         outputs += functional.linear(inputs, candidate.inputs[:, :-1], candidate.inputs[:, -1])

@@ -4,9 +4,9 @@ No fixed trust in sources is right: near sources should lead, far ones help a li
 not at all. Which it is, the target's few labels can tell, if nothing that is judged by them has
 seen them. So the sources train one model, the *led* one, as in ``source-only``; no label of the
 target has a part in it. Everything else happens at the target (``candidates``): the led model as it
-is, recalibrated, with its last layer fitted anew, beside a linear model of the inputs, fine-tuned,
-and models that need nobody else. All are cross-validated there, and their outputs are added with
-weights by held-out loss.
+is, recalibrated, with its last layer fitted anew, beside a linear model of the inputs, with all
+layers moved a little, fine-tuned, and models that need nobody else. All are cross-validated there,
+and their outputs are added with weights by held-out loss.
 
 **A round.** Every source trains once. The target gets the led model and answers with its choice and
 what that is worth; its own model stays with it. In the rounds 1, 2, 4, 8, ... sources and target
@@ -21,11 +21,11 @@ is linear follows the led model whenever its outputs for the target's rows have 
 where the last fit ended; otherwise the model of a round is that of the round before. Two bodies are
 in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
-Networks are trained when the target's work so far, in rows and steps, stays below twice that of a
-source; where that would take more than 16 rounds, in a light form before (up to 60 labels). Those
-in use stay in the choice; a linear model is only ever fitted. From round 8 on, networks whose
-weight is below 0.001 are trained no more; and when everything that needs sources has a smaller
-weight than that in two choices, sources are told to rest.
+Networks are linearised and trained when the target's work so far, in rows and steps, stays below
+twice that of a source; for training, where that would take more than 16 rounds, in a light form
+before (up to 60 labels). Those in use stay in the choice; a linear model is only ever fitted. From
+round 8 on, networks whose weight is below 0.001 are trained no more; and when everything that needs
+sources has a smaller weight than that in two choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.

@@ -13,9 +13,9 @@ at the target alone, exactly and cheaply:
     fine-tuned      the network trained on, or half of the way
     alone, network  the network trained from its beginning
 
-``c``, ``V`` and ``U`` are ridge fits (``ridge``) of several strengths ``λ``. A network is trained
-by the run's own optimiser at two learning rates and for several numbers of steps; where sources
-have little work themselves, at one rate and for one number.
+``c``, ``V``, ``U`` and ``δ`` are ridge fits (``ridge``) of several strengths ``λ``. A network is
+trained by the run's own optimiser at two learning rates and for several numbers of steps; where
+sources have little work themselves, at one rate and for one number.
 
 **Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
 beyond that and for networks five (three where they are trained in the light form). A replica takes
@@ -32,14 +32,15 @@ half the logarithm of the mean squared error),
     w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families, then
-within, but for two things. What the sources' model says as it is, or recalibrated, has next to
+within, but for three things. What the sources' model says as it is, or recalibrated, has next to
 nothing that few rows could spoil. It counts ``4^(2t−1)`` times with ``t = σ² / (σ² + τ²)``, the
 trust that a site deserves whose labels tell its gradient up to a noise ``σ²`` among sites that
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
 everything that is fitted look worse than it is. Refits of an earlier body count a quarter of those
-of the last. Everything linear in ``φ`` of a body ends up in its last layer, everything linear in
-``x`` in one linear map: a ``Blend`` of at most three networks; of a linear model one linear model.
+of the last, and what is linearised (``tangents``) a half. Everything linear in ``φ`` of a body ends
+up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most three
+networks, and two more for ``J δ``; of a linear model one linear model.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Recipe:
     """How a candidate is made.
 
     Attributes:
-        family: one of the seven above.
+        family: one of the eight above.
         body: name of the sources' model that it starts from; empty for none.
         slope: ``a``; of a network the learning rate's factor.
         strength: ``λ``; of a network the number of steps.
