@@ -265,6 +265,7 @@ class TestBlend:
 
     def test_has_at_most_three_networks_and_what_is_linearised_takes_two_more(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
+        monkeypatch.setattr(module, "LINEARISED_FROM", 1)
         result = fb.run(blobs(target_rows=12), "auto", **{**QUICK, "rounds": 4})
         assert isinstance(result.model, Blended)
         assert len(result.model.members) <= 5
@@ -401,13 +402,29 @@ class TestRounds:
         shares = decision.facts["weights"]
         assert sum(w for kin, w in shares.items() if kin.endswith("earlier")) > 0.5
 
-    def test_networks_are_trained_when_there_is_work_left(self, monkeypatch):
+    def test_networks_are_trained_and_linearised_when_there_is_work_left(self, monkeypatch):
         monkeypatch.setattr(module, "SHARE_OF_WORK", 1e6)
+        monkeypatch.setattr(module, "LINEARISED_FROM", 1)
         rich = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
         monkeypatch.setattr(module, "SHARE_OF_WORK", 0.0)
         poor = fb.run(blobs(target_rows=12), "auto", **QUICK).history[-1]["cv_loss"]
         assert {kin.split(", ")[0] for kin in set(rich) - set(poor)} == {TUNED, ALONE, LINEARISED}
         assert NETWORK in rich
+
+    def test_nothing_is_linearised_before_its_round_or_beyond_its_price(self):
+        fed = federation(blobs(target_rows=12), "mlp:8")
+        side = method("auto", fed).side
+        body = side.bench.body(LAST, fed.initial)
+        price = module.FITS_IN_ROWS + 36**2 / module.SLOPES_IN_ROWS
+        for number, credit, there in (
+            (15, price, False),
+            (16, price - 1, False),
+            (16, price, True),
+        ):
+            fed.begin_round(number)
+            side.credit = credit
+            assert bool(side._linearised(body)) == there
+        assert side.credit == 0
 
     @pytest.mark.parametrize(("labels", "found"), [(12, [(TUNED, LIGHT)]), (61, [])])
     def test_little_work_left_pays_for_a_light_training_with_few_labels(

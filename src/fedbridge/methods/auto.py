@@ -23,9 +23,10 @@ in the choice: the led model of the round, and of all earlier ones the one whose
 smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
 Networks are linearised and trained when the target's work so far, in rows and steps, stays below
 twice that of a source; for training, where that would take more than 16 rounds, in a light form
-before (up to 60 labels). Those in use stay in the choice; a linear model is only ever fitted. From
-round 8 on, networks whose weight is below 0.001 are trained no more; and when everything that needs
-sources has a smaller weight than that in two choices, sources are told to rest.
+before (up to 60 labels, 20 where they are linearised). Those trained stay in the choice; a linear
+model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no
+more; and when everything that needs sources has a smaller weight than that in two choices, sources
+are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -93,11 +94,16 @@ SHARE_OF_WORK, PATIENCE = 2.0, 16
 """What networks may cost of one source's work, and rounds in which that should pay for a full
 training of one family; where it does not, a light one is had before."""
 
-MOST_FOR_LIGHT = 60
-"""Labels beyond which a light training gives nothing that fits do not."""
+MOST_FOR_LIGHT, MOST_BESIDE_LINEARISED = 60, 20
+"""Labels beyond which a light training gives nothing that fits do not, and the same where these
+move all layers."""
 
 STEP_IN_ROWS = 64
 """What a step costs besides its rows, in rows; of a small network far more, of a large one less."""
+
+LINEARISED_FROM, FITS_IN_ROWS, SLOPES_IN_ROWS = 16, 6_000, 6
+"""The round from which networks are linearised; what that costs in rows, and how many pairs of
+slopes cost as much as a row."""
 
 MEMORY = 0.7
 """Weight of the past in the running average of the evidence about the sources."""
@@ -469,11 +475,12 @@ class AutoTargetSide(TargetSide):
     def _linearised(self, body: Body) -> list[Candidate]:
         """What comes of moving all layers of the round's body, where the work so far pays for it.
 
-        The Gram matrix of so many slopes, and fits in its axes, take the time of as many rows.
+        Not before the sources' model is what it will be, nearly: it is dear to be done again.
         """
         number = self.bench.slopes
-        price = number * (number + STEP_IN_ROWS) / 6
+        price = FITS_IN_ROWS + number**2 / SLOPES_IN_ROWS
         wanted = self.joins and not self.single and LINEARISED not in self.out
+        wanted = wanted and self.federation.round >= LINEARISED_FROM
         if not number or not wanted or self.credit < price:
             return []
         self.credit -= price
@@ -488,6 +495,7 @@ class AutoTargetSide(TargetSide):
         found: list[Candidate] = []
         within_reach = max(self.credit, PATIENCE * self.income) >= self._price(FULL)
         how = FULL if within_reach else LIGHT
+        most = MOST_BESIDE_LINEARISED if self.bench.slopes else MOST_FOR_LIGHT
         for family, of, start in (
             (TUNED, name, body),
             (NETWORK, "", self.federation.initial),
@@ -498,7 +506,7 @@ class AutoTargetSide(TargetSide):
                 again = how is FULL or not is_full
             else:
                 again = not mine or (how is FULL and not is_full)
-            wanted = how is FULL or len(self.bench.labelled) <= MOST_FOR_LIGHT
+            wanted = how is FULL or len(self.bench.labelled) <= most
             again = again and wanted and family not in self.out
             if again and self.credit >= self._price(how):
                 self.credit -= self._price(how)

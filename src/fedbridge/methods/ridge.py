@@ -152,6 +152,7 @@ def ridge(
     *,
     judge: bool = True,
     near: Tensor | None = None,
+    steps: int = MOST_STEPS,
 ) -> tuple[Tensor, Tensor | None]:
     """Fits to all rows, and what they would say of every row without its fold.
 
@@ -162,11 +163,12 @@ def ridge(
         rows: labels and folds.
         judge: whether to fit without every fold too.
         near: (P, r, K) where the fits to all rows may start.
+        steps: at most so many from nothing.
 
     Returns:
         (P, r, K) the fits to all rows, and (P, n, K) held-out outputs, if asked for.
     """
-    weights, most = rows.all.expand(len(given), -1), MOST_STEPS if near is None else STEPS_AFTER
+    weights, most = rows.all.expand(len(given), -1), steps if near is None else STEPS_AFTER
     whole = _solve(axes, given, rows.ease * strengths, weights, rows, near, most)
     if not judge:
         return whole, None
