@@ -91,6 +91,8 @@ def section(name: str, protocol: str, *, quick: bool) -> str:
     tables = [short(found)] if short else [*result_tables(found), *gain_tables(found)]
     shown = f"--finished --results docs/results/{file_of(name, protocol, quick=quick).name}"
     asked = command(found).replace(" --protocol", " \\\n  --protocol")
+    if max(map(len, asked.splitlines())) > WIDTH:
+        asked = asked.replace(" --columns", " \\\n  --columns")
     parts = [f"```bash\n{asked} \\\n  {shown}\n```\n", f"{account(found)}\n"]
     for table in tables:
         parts += [f"{fill(table.caption, WIDTH)}:\n", to_markdown(table)]

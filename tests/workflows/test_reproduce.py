@@ -165,6 +165,11 @@ class TestNumbers:
         assert "R has other numbers in Table 9: a 2.5." in found.notes()
         assert found.pair(row, 0).also == (("Table 9", 2.5),)
 
+    def test_other_numbers_of_columns_that_are_left_out_are_no_note(self):
+        row = PaperRow("R", "m", paper=(1.0,), also=(Also("Table 9", (math.nan,)),))
+        found = Reproduction(experiment((row,), (PaperColumn("a", "t"),)), "paper", (0,), ())
+        assert not any("Table 9" in note for note in found.notes())
+
     def test_a_row_without_a_method_shows_whose_numbers_they_are(self):
         cited = PaperRow("Best", paper=(80.0,), cited="DomainBed, its table")
         found = Reproduction(experiment((cited,), (PaperColumn("a", "t"),)), "paper", (0,), ())
@@ -545,7 +550,7 @@ class TestRunning:
         assert reproduce(file(), out=out, workers=1, columns=["0.2"]).kept == 0
 
     def test_a_result_is_one_line_with_all_that_decides_it(self, file, tmp_path):
-        reproduce(file(), out=tmp_path / "r" / "small", workers=1, columns=["0.2"])
+        made = reproduce(file(), out=tmp_path / "r" / "small", workers=1, columns=["0.2"])
         (kept,) = (tmp_path / "r" / "cells").glob("*.json")
         (line,) = kept.read_text().splitlines()
         record = json.loads(line)
@@ -555,6 +560,9 @@ class TestRunning:
         assert len(record["summary"]["beta"]) == 1, "a fixed weight is kept once"
         wanted = {"accuracy", "score", "accuracy_last", "seconds", "bytes_up", "seconds_train"}
         assert wanted <= set(record["summary"])
+        every = record["summary"]["accuracies"]
+        assert mean(every) == pytest.approx(record["summary"]["accuracy"], abs=0.01)
+        assert made.outcomes[0].to_json()["accuracies"] == every
 
     def test_a_file_of_results_stands_for_its_runs(self, file, tmp_path, monkeypatch):
         first = reproduce(file(), out=tmp_path / "r" / "small", workers=1, columns=["0.2"])

@@ -294,7 +294,9 @@ class Reproduction:
                     for column, value in zip(experiment.columns, other.paper, strict=True)
                     if not math.isnan(value)
                 ]
-                notes.append(f"{row.label} has other numbers in {other.where}: {', '.join(said)}.")
+                if said:  # of the columns that were asked for
+                    told = f"{row.label} has other numbers in {other.where}"
+                    notes.append(f"{told}: {', '.join(said)}.")
         unmet = dict.fromkeys(str(one.error) for one in self.outcomes if one.unmet)
         if self.left_out:
             notes.append(
