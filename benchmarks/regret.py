@@ -328,6 +328,7 @@ def reproduced() -> dict[Cell, dict[str, Any]]:
             told = {"setting": setting, "method": line["settings"]["method"], "seed": line["seed"]}
             told |= {f"{r}": _last(line["accuracies"][:r]) for r in ROUNDS if "accuracies" in line}
             usual = line["settings"]["options"].get("beta", 0.5) == 0.5
+            usual = usual and told["method"] not in CHANGED
             if usual and line["rounds"] == ROUNDS[-1]:
                 found[cell_of(told)] = {**told, f"{ROUNDS[-1]}": line["accuracy"]}
     return found

@@ -18,15 +18,16 @@ is.
 
 **Choices** among all candidates are made in the same rounds. In between the weights stay, and what
 is linear follows the led model whenever its outputs for the target's rows have moved by 3%, from
-where the last fit ended; otherwise the model of a round is that of the round before. Two bodies are
-in the choice: the led model of the round, and of all earlier ones the one whose candidates had the
-smallest held-out loss (sources that go on to fit their own looks lead away from the target's).
-Networks are linearised and trained when the target's work so far, in rows and steps, stays below
-twice that of a source; for training, where that would take more than 16 rounds, in a light form
-before (up to 60 labels, 20 where they are linearised). Those trained stay in the choice; a linear
-model is only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no
-more; and when everything that needs sources has a smaller weight than that in two choices, sources
-are told to rest.
+where the last fit ended; networks that were trained or linearised stay as they are. If nothing
+moves, the model of a round is that of the round before. Two bodies are in the choice: the led model
+of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
+(sources that go on to fit their own looks lead away from the target's). Networks are linearised
+(from round 16 on) and trained when the target's work so far, in rows and steps, stays below twice
+that of a source; for training, where that would take more than 16 rounds, in a light form before
+(up to 60 labels, 20 beside linearised ones). Those trained stay in the choice; a linear model is
+only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no more; and
+when everything that needs sources has a smaller weight than that in two choices, sources are told
+to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -411,8 +412,9 @@ class AutoTargetSide(TargetSide):
             others += self._alone
         loss = self._smallest_loss(own)
         name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
-        others += self._linearised(body)
-        others += self._trained(name, bodies[name])
+        linearised = self._linearised(body)
+        most = MOST_BESIDE_LINEARISED if linearised else MOST_FOR_LIGHT
+        others += [*linearised, *self._trained(name, bodies[name], most)]
         every = [*own, *_finite(others)]
         if not every:
             return []
@@ -483,11 +485,17 @@ class AutoTargetSide(TargetSide):
         wanted = wanted and self.federation.round >= LINEARISED_FROM
         if not number or not wanted or self.credit < price:
             return []
-        self.credit -= price
-        return self.bench.linearised(body)
+        found = self.bench.linearised(body)
+        if found:
+            self.credit -= price
+        else:
+            self.out.add(LINEARISED)
+        return found
 
-    def _trained(self, name: str, body: State) -> list[Candidate]:
+    def _trained(self, name: str, body: State, most: int) -> list[Candidate]:
         """Networks: those in use, and in their place what the work so far pays for.
+
+        Up to ``most`` labels that may be the light form.
 
         One of the target alone begins where it began before: it is trained again only if it was
         in the light form and can be had in the full one, which no light one replaces.
@@ -495,7 +503,6 @@ class AutoTargetSide(TargetSide):
         found: list[Candidate] = []
         within_reach = max(self.credit, PATIENCE * self.income) >= self._price(FULL)
         how = FULL if within_reach else LIGHT
-        most = MOST_BESIDE_LINEARISED if self.bench.slopes else MOST_FOR_LIGHT
         for family, of, start in (
             (TUNED, name, body),
             (NETWORK, "", self.federation.initial),

@@ -23,8 +23,8 @@ as many steps as the model that it stands for, and its rows are weighted by ``n_
 that no fold changes the shares of the classes. A row whose class has no other label says nothing
 about a fit without it and has no say. With up to three labels per class a replica has lost a good
 part of what the whole knows of the row's class, and looks for more shrinkage than the whole needs:
-the fit to all rows is then made at ``λ / 3``. Where noise is drawn anew at every access, fits see
-two draws of every row and are judged on both.
+the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. Where noise is
+drawn anew at every access, fits see two draws of every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
 half the logarithm of the mean squared error),
@@ -32,7 +32,7 @@ half the logarithm of the mean squared error),
     w_c ∝ π_c exp(−κ max(n, 30) ℓ_c),      κ = 0.35,
 
 and the outputs of all candidates are added with these weights. ``π`` is uniform over families, then
-within, but for three things. What the sources' model says as it is, or recalibrated, has next to
+within, but for four things. What the sources' model says as it is, or recalibrated, has next to
 nothing that few rows could spoil. It counts ``4^(2t−1)`` times with ``t = σ² / (σ² + τ²)``, the
 trust that a site deserves whose labels tell its gradient up to a noise ``σ²`` among sites that
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
@@ -96,7 +96,7 @@ CONSTANT_OF_NUMBERS = 1000.0
 
 SHARPNESS, LEAST_ROWS = 0.35, 30
 FEW, EASE, EASE_OF_ALL_LAYERS = 3, 1 / 3, 1 / 30
-"""Labels per class that are few, and the factor of ``λ`` in the fit to all rows then."""
+"""Labels per class that are few, and the factors of ``λ`` in fits to all rows then."""
 
 STEPS_OF_ALL_LAYERS = 50
 """Fits to all rows are near enough after these; later ones fit what is noise."""
@@ -106,8 +106,8 @@ MOST_SLOPES, MOST_DERIVATIVES = 1_200, 50_000_000
 
 AS_LED = (LED, RECALIBRATED)
 OF_LED, OF_LED_AT_FEW, OF_EARLIER, OF_LINEARISED = 4.0, 0.25, 0.25, 0.5
-"""Weights before any loss is seen, of what the sources' model says nearly as it is (at most), and
-of refits of an earlier one; of all else 1."""
+"""Weights before any loss is seen, of what the sources' model says nearly as it is (at most), of
+refits of an earlier one, and of what is linearised; of all else 1."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
@@ -345,7 +345,8 @@ class Bench:
                     part = bench.inputs(self.site, round=at, rows=self.seen)
                 else:
                     part = bench.predict(state, self.site, ANSWERS[ask], round=at, rows=self.seen)
-                found.append(part if ask == LINEARISED else part.double().flatten(1))
+                flat = part.double().reshape(len(self.seen), -1) if ask != LINEARISED else part
+                found.append(flat)
         return torch.cat(found)
 
     def body(self, name: str, state: State) -> Body:
@@ -391,21 +392,34 @@ class Bench:
 
     def linearised(self, body: Body) -> list[Candidate]:
         """The body moved a little in all its layers; none if it cannot be derived by rows."""
-        try:
-            axes = Tangents.at(self._every_draw(LINEARISED, body.state))
-        except RuntimeError:  # of torch.func, of what it has no rule for
+        slopes = self._slopes_at(body)
+        if slopes is None:
             return []
         recipes = [Recipe(LINEARISED, body.name, a, s) for a, s in ALL_LAYERS]
         given = torch.stack([recipe.slope * body.outputs for recipe in recipes])
         strengths = torch.tensor([r.strength for r in recipes], dtype=torch.float64)
         rows = replace(self.rows, ease=EASE_OF_ALL_LAYERS) if self.has_few else self.rows
         with one_thread():
+            axes = Tangents.at(slopes)
             whole, held_out = ridge(axes, given, strengths, rows, steps=STEPS_OF_ALL_LAYERS)
             changes = axes.layer(whole)
         assert held_out is not None
         return [
             Candidate(recipe, held_out[k], change=changes[k]) for k, recipe in enumerate(recipes)
         ]
+
+    def _slopes_at(self, body: Body) -> Tensor | None:
+        """(rows, K, m) derivatives of a body's outputs; None if they are not to be had.
+
+        A model may work on batches alone, or do what torch has no derivative of by rows; what it
+        raises then is its own.
+        """
+        try:
+            slopes = self._every_draw(LINEARISED, body.state)
+        except Exception:
+            return None
+        shape = (*body.outputs.shape, body.state.parameters.numel())
+        return slopes if slopes.shape == shape and bool(slopes.isfinite().all()) else None
 
     def alone(self) -> list[Candidate]:
         """Linear models of the inputs, for which nobody else is needed."""

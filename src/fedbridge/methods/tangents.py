@@ -13,8 +13,9 @@ What such a fit can move lies in the span of the rows of ``J``, one per row and 
 those of the Gram matrix ``J Jᵀ``, the network's tangent kernel; ``J`` is scaled so that a row's
 squared length is 1 on average, as features are in ``ridge``.
 
-A model that needs no derivative says the same: ``J(x) δ = (f(θ + hδ, x) − f(θ − hδ, x)) / 2h`` up
-to ``h²``, which is two networks more (``secant``).
+A model that needs no derivative says nearly the same: ``J(x) δ = (f(θ + hδ, x) − f(θ − hδ, x)) /
+2h``, up to ``h²`` where the network is smooth and up to a few percent at the kinks of a ReLU. That
+is two networks more (``secant``).
 
 Maddox, Tang, Moreno, Wilson, Damianou: Fast adaptation with linearized neural networks, AISTATS
 2021. Achille, Golatkar, Ravichandran, Polito, Soatto: LQF, linear quadratic fine-tuning, CVPR 2021.
@@ -46,8 +47,10 @@ AT_ONCE = 16
 
 
 def jacobians(model: nn.Module, x: Tensor) -> Tensor:
-    """(n, K, m) derivatives of a model's outputs for some rows in all its parameters."""
-    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    """(n, K, m) derivatives of a model's outputs for some rows in all parameters that train."""
+    parameters = {
+        name: value.detach() for name, value in model.named_parameters() if value.requires_grad
+    }
     fixed = dict(model.named_buffers())
 
     def outputs(held: dict[str, Tensor], row: Tensor) -> Tensor:
