@@ -415,7 +415,8 @@ class Regret:
         error: standard error of the paired differences between the two.
         rivals: how many methods it was best of.
         seeds: over how many seeds.
-        ahead: by how much ``auto`` is ahead of each rival.
+        ahead: by how much ``auto`` is ahead of each rival,
+        errors: and the standard errors of that; NaN of one seed.
     """
 
     own: float
@@ -425,6 +426,7 @@ class Regret:
     rivals: int
     seeds: int
     ahead: Mapping[str, float]
+    errors: Mapping[str, float]
 
     @property
     def value(self) -> float:
@@ -447,10 +449,15 @@ class Regret:
         means = {n: statistics.fmean(of[seed] for seed in own) for n, of in whole.items()}
         mean = statistics.fmean(own.values())
         best = max(means, key=means.__getitem__)
-        differences = [whole[best][seed] - own[seed] for seed in own]
-        error = statistics.stdev(differences) / len(own) ** 0.5 if len(own) > 1 else math.nan
         ahead = {name: mean - score for name, score in means.items()}
-        return cls(mean, best, means[best], error, len(means), len(own), ahead)
+        errors = {name: _error([own[k] - of[k] for k in own]) for name, of in whole.items()}
+        return cls(mean, best, means[best], errors[best], len(means), len(own), ahead, errors)
+
+
+def _error(differences: Sequence[float]) -> float:
+    """Standard error of a mean; NaN of one."""
+    number = len(differences)
+    return statistics.stdev(differences) / number**0.5 if number > 1 else math.nan
 
 
 def table(names: Iterable[str], seeds: Sequence[int]) -> str:
@@ -495,9 +502,8 @@ def _come_to(rounds: int, by_setting: Mapping[str, Regret]) -> list[str]:
         most = max(surely, key=surely.__getitem__)
         told += f"; less 1.64 standard errors at most {surely[most]:.1f} ({most})"
     lines = [f"{told}."]
-    behind = {name: min(r.ahead.get(name, math.inf) for r in by_setting.values()) for name in FLOOR}
-    floors = ", ".join(f"{name} {least:+.1f}" for name, least in behind.items() if least < math.inf)
-    lines.append(f"At the least ahead of {floors}.")
+    floors = [_floor(name, by_setting.values()) for name in FLOOR]
+    lines.append(f"At the least ahead of {', '.join(filter(None, floors))}.")
     points = {s: r for s, r in by_setting.items() if not s.startswith("rbf")}
     for name in CLAIMED:
         gains = [r.ahead[name] for r in points.values() if name in r.ahead]
@@ -509,6 +515,16 @@ def _come_to(rounds: int, by_setting: Mapping[str, Regret]) -> list[str]:
                 f"settings (95% interval over settings {low:.1f} to {high:.1f})."
             )
     return lines
+
+
+def _floor(name: str, found: Iterable[Regret]) -> str:
+    """How far ``auto`` is ahead of a rival where it is least, and that plus 1.64 errors."""
+    there = [regret for regret in found if name in regret.ahead]
+    surely = [r.ahead[name] + 1.64 * r.errors[name] for r in there if r.errors[name] >= 0]
+    if not there:
+        return ""
+    least = min(regret.ahead[name] for regret in there)
+    return f"{name} {least:+.1f}" + (f" (beyond errors {min(surely):+.1f})" if surely else "")
 
 
 def main() -> None:

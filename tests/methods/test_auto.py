@@ -537,6 +537,20 @@ class TestWorth:
         assert self.worth(0.1, 0.05).decision == "join"
         assert self.worth(0.1, 0.1).decision == "unclear"
 
+    def test_a_gain_that_still_rises_keeps_nobody_alone(self):
+        """In as many rounds again it would rise by as much."""
+        flat = self.worth(-0.03, 0.005)
+        assert flat.decision == "alone"
+        assert replace(flat, before=-0.04).decision == "alone"
+        assert replace(flat, before=-0.08).decision == "unclear"
+        assert replace(flat, before=0.05).decision == "alone", "one that falls is none"
+
+    def test_what_was_gained_before_is_told_from_the_second_choice_on(self):
+        told = fb.run(blobs(target_rows=24), "auto", **{**QUICK, "rounds": 4}).history
+        gains = [line["worth"]["gain"] for line in told]
+        before = [line["worth"]["before"] for line in told]
+        assert before == [gains[0], gains[0], gains[0], gains[1]]  # choices are in rounds 1, 2, 4
+
     def test_surer_answers_alone_are_not(self):
         assert self.worth(0.1, 0.05, points=0.0).decision == "unclear"
 

@@ -297,6 +297,7 @@ WORTH = {
     "rows": int,
     **dict.fromkeys(("alone", "gain", "error", "points", "points_error"), float),
     "of_classes": bool,
+    "before": float,
 }
 """What joining is worth to the target (``methods.candidates.Worth``), in this order."""
 

@@ -544,6 +544,8 @@ class AutoTargetSide(TargetSide):
                 errors[kin] = spread / (len(found) / bench.draws) ** 0.5
         heaviest = max(shares, key=shares.__getitem__)
         worth = bench.worth(candidates, weights)
+        if worth is not None and "worth" in self.told:
+            worth = replace(worth, before=self.told["worth"]["gain"])
         return {
             "choice": heaviest,
             "losses": losses,

@@ -225,6 +225,7 @@ class Worth:
             error is lower,
         points_error: and the standard error of that.
         of_classes: whether answers are classes, and losses cross-entropies.
+        before: the gain at the choice before, or this one if there was none; None if not known.
     """
 
     rows: int
@@ -234,6 +235,7 @@ class Worth:
     points: float
     points_error: float
     of_classes: bool
+    before: float | None = None
 
     @property
     def decision(self) -> Literal["join", "alone", "unclear"]:
@@ -241,13 +243,15 @@ class Worth:
 
         Clear is what one such table in twenty would show by chance, in the loss, where more rows
         are answered rightly, too: surer answers alone are no reason to join. Small is 0.005 of
-        cross-entropy, or half a percent of the squared error. Fewer than 20 rows keep nobody from
-        joining.
+        cross-entropy, or half a percent of the squared error, and that after as many rounds again
+        in which the gain goes on rising as it does: sources may not be done. Fewer than 20 rows
+        keep nobody from joining.
         """
         if self.gain > CLEAR * self.error and self.points > 0:
             return "join"
         small = SMALL if self.of_classes else SMALL * self.alone
-        decided = self.rows >= ENOUGH_ROWS and self.gain + CLEAR * self.error < small
+        rising = 0.0 if self.before is None else max(0.0, self.gain - self.before)
+        decided = self.rows >= ENOUGH_ROWS and self.gain + rising + CLEAR * self.error < small
         return "alone" if decided else "unclear"
 
 
@@ -630,7 +634,7 @@ class Bench:
         errors = [float(values.std()) / number**0.5 for values in (gains, points)]
         return Worth(
             round(number), float(lost.mean()), float(gains.mean()), errors[0],
-            float(points.mean()), errors[1], self.classes is not None,
+            float(points.mean()), errors[1], self.classes is not None, float(gains.mean()),
         )  # fmt: skip
 
 

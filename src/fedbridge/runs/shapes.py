@@ -41,7 +41,7 @@ CONFIG: Kind = {
     "loaded_as?": {"task": str, "target?": str, "options?": ANY},
 }
 WORTH: Kind = {
-    **_of(float, "alone gain error points points_error"),
+    **_of(float, "alone gain error points points_error before?"),
     "rows": int,
     "of_classes": bool,
 }
