@@ -35,7 +35,7 @@ from fedbridge.methods.candidates import (
     TUNED,
     Bench,
 )
-from fedbridge.methods.tangents import secant
+from fedbridge.methods.ridge import secant
 from fedbridge.models import head_inputs
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ trust that a site deserves whose labels tell its gradient up to a noise ``σ²``
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
 everything that is fitted look worse than it is. Refits of an earlier body count a quarter of those
-of the last, and what is linearised (``tangents``) a half. Everything linear in ``φ`` of a body ends
+of the last, and what is linearised (``Tangents``) a half. Everything linear in ``φ`` of a body ends
 up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most three
 networks, and two more for ``J δ``; of a linear model one linear model.
 """
@@ -57,8 +57,7 @@ from fedbridge.base.errors import ModelError
 from fedbridge.data.preparing import is_redrawn
 from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
 from fedbridge.methods.finetune import interpolated
-from fedbridge.methods.ridge import Axes, Rows, ridge
-from fedbridge.methods.tangents import Tangents, jacobians, secant
+from fedbridge.methods.ridge import Axes, Rows, Tangents, jacobians, ridge, secant
 from fedbridge.models import HeadPlace, head_inputs
 from fedbridge.training.job import TARGET
 from fedbridge.training.state import Blend, Model, State

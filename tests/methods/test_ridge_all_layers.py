@@ -10,8 +10,7 @@ from torch.nn import functional
 import fedbridge as fb
 from fedbridge.methods import candidates
 from fedbridge.methods.candidates import HEAD, LAST, LINEARISED, Bench, Recipe, Sum
-from fedbridge.methods.ridge import Rows, ridge
-from fedbridge.methods.tangents import Tangents, jacobians, secant
+from fedbridge.methods.ridge import Rows, Tangents, jacobians, ridge, secant
 from fedbridge.training.state import State
 
 
