@@ -399,8 +399,7 @@ class Bench:
         if slopes is None:
             return []
         recipes = [Recipe(LINEARISED, body.name, a, s) for a, s in ALL_LAYERS]
-        given = torch.stack([recipe.slope * body.outputs for recipe in recipes])
-        strengths = torch.tensor([r.strength for r in recipes], dtype=torch.float64)
+        given, strengths = _asked_of(recipes, body.outputs)
         rows = replace(self.rows, ease=EASE_OF_ALL_LAYERS) if self.has_few else self.rows
         with one_thread():
             axes = Tangents.at(slopes)
@@ -449,8 +448,7 @@ class Bench:
         if axes is None:
             return []
         outputs = torch.zeros_like(self.rows.truth) if body is None else body.outputs
-        given = torch.stack([recipe.slope * outputs for recipe in recipes])
-        strengths = torch.tensor([r.strength for r in recipes], dtype=torch.float64)
+        given, strengths = _asked_of(recipes, outputs)
         with one_thread():
             near = None if pulls is None else axes.pulled(pulls.double())
             whole, held_out = ridge(
@@ -635,6 +633,12 @@ class Bench:
             round(number), float(lost.mean()), float(gains.mean()), errors[0],
             float(points.mean()), errors[1], self.classes is not None, float(gains.mean()),
         )  # fmt: skip
+
+
+def _asked_of(recipes: Sequence[Recipe], outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``ridge`` is given for some recipes: (P, n, K) ``a z``, and (P,) ``λ``."""
+    given = torch.stack([recipe.slope * outputs for recipe in recipes])
+    return given, torch.tensor([r.strength for r in recipes], dtype=torch.float64)
 
 
 def place_of(model: nn.Module) -> HeadPlace | None:

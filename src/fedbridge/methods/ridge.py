@@ -1,4 +1,6 @@
-"""Ridge fits of a linear layer, many at once: logistic for classes, least squares for numbers.
+"""Ridge fits, many at once, of a linear layer or of all layers of a network to first order.
+
+They are logistic for classes and least squares for numbers.
 
 A fit adds ``φ_i B`` to given outputs ``o_i`` of the target's rows,
 
