@@ -1,5 +1,8 @@
 """A network moved a little in all its layers: derivatives, fits and secants against plain torch."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from small import Normed, blobs, federation
@@ -42,6 +45,14 @@ class TestJacobians:
                 parts = torch.autograd.grad(model(x[i : i + 1])[0, k], list(model.parameters()))
                 expected = torch.cat([part.flatten() for part in parts])
                 torch.testing.assert_close(found[i, k], expected)
+
+    def test_need_no_compiler_whose_loading_takes_a_second(self):
+        code = (
+            "import sys, torch; from fedbridge.methods.ridge import jacobians; "
+            "jacobians(torch.nn.Linear(2, 3), torch.ones(4, 2)); "
+            "sys.exit('torch._dynamo' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class TestFits:

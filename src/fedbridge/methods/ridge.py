@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.func import functional_call, jacrev, vmap
+from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from fedbridge.models.heads import with_ones
@@ -154,7 +154,11 @@ class Axes:
 
 
 def jacobians(model: nn.Module, x: Tensor) -> Tensor:
-    """(n, K, m) derivatives of a model's outputs for some rows in all parameters that train."""
+    """(n, K, m) derivatives of a model's outputs for some rows in all parameters that train.
+
+    Every row gets a copy of the parameters, so that one pass backwards per output tells all rows
+    apart. (``jacrev`` would do as much, but loads a compiler first: a second of every process.)
+    """
     parameters = {
         name: value.detach() for name, value in model.named_parameters() if value.requires_grad
     }
@@ -164,8 +168,17 @@ def jacobians(model: nn.Module, x: Tensor) -> Tensor:
         found: Tensor = functional_call(model, ({**held}, fixed), (row[None],))
         return found[0].flatten()
 
-    found = vmap(jacrev(outputs), in_dims=(None, 0), chunk_size=AT_ONCE)(parameters, x)
-    return torch.cat([of.flatten(2) for of in found.values()], 2)
+    def slopes(rows: Tensor) -> Tensor:
+        own = {
+            name: value.expand(len(rows), *value.shape).clone().requires_grad_()
+            for name, value in parameters.items()
+        }
+        with torch.enable_grad():
+            by_output = vmap(outputs)(own, rows).sum(0).unbind()
+        found = [torch.autograd.grad(one, [*own.values()], retain_graph=True) for one in by_output]
+        return torch.stack([torch.cat([of.flatten(1) for of in by], 1) for by in found], 1)
+
+    return torch.cat([slopes(rows) for rows in x.split(AT_ONCE)])
 
 
 @dataclass(frozen=True)
