@@ -17,7 +17,7 @@ the sources differ from each other (``discord``), and with that how far to trust
 is.
 
 **Choices** among all candidates are made in the same rounds. In between the weights stay, and what
-is linear follows the led model whenever its outputs for the target's rows have moved by 3%, from
+is linear follows the led model whenever its outputs for the target's rows have moved by 5%, from
 where the last fit ended; networks that were trained or linearised stay as they are. If nothing
 moves, the model of a round is that of the round before. Two bodies are in the choice: the led model
 of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from fedbridge.core.geometry import Geometry
     from fedbridge.federation.federation import Federation
 
-MOVED = 0.03
+MOVED = 0.05
 """Relative change of the led model's outputs at which the weighty candidates are fitted anew."""
 
 WEIGHTY = 0.01

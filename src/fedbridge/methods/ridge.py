@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from fedbridge.training.state import State
 
-MOST_STEPS, MOST_STEPS_FROM_NEAR, STEPS_AFTER = 150, 40, 10
+MOST_STEPS, MOST_STEPS_FROM_NEAR, STEPS_AFTER = 150, 40, 6
 """From nothing, from the fit to all rows, and after an earlier fit: that is followed, step by step,
 from round to round."""
 
