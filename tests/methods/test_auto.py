@@ -241,6 +241,25 @@ def signed_gaps(bench, fed):
     return found
 
 
+class TestCandidates:
+    @pytest.mark.parametrize(("labels", "surer"), [(60, True), (61, False)])
+    def test_the_sources_model_may_be_made_surer_by_few_labels(self, labels, surer):
+        bench = Bench(federation(blobs(target_rows=labels)))
+        recipes = [c.recipe for c in bench.refit(bench.body(LAST, bench.federation.initial))]
+        assert surer == any(r.family == RECALIBRATED and r.slope > 1 for r in recipes)
+
+    def test_a_model_that_is_right_and_unsure_is_made_surer(self, monkeypatch):
+        task = fb.load_task("digits-none", n_target=15)
+
+        def pale(site):
+            return replace(site, x=0.35 * site.x)
+
+        task = replace(task, target=pale(task.target), test=pale(task.test))
+        surer = fb.run(task, "auto", 20, workers=1).accuracy
+        monkeypatch.setattr(candidates, "SURER", [])
+        assert surer > fb.run(task, "auto", 20, workers=1).accuracy + 3
+
+
 class TestBlend:
     @pytest.mark.parametrize("model", ["mlp:8", "linear"])
     def test_is_the_weighted_sum_of_its_candidates(self, model):
@@ -308,6 +327,7 @@ class TestBlend:
             assert sum(decision.facts["weights"].values()) == pytest.approx(1)
             assert "nan" not in decision.facts["said"]
             assert bool(fed.predict(decision.state, fed.task.test).isfinite().all())
+            assert len(side.facts()["weights"]) == len(side.pulls)
 
     def test_without_any_finite_candidate_the_led_model_is_told_of(self):
         fed = federation(blobs(target_rows=12), "mlp:8")

@@ -427,7 +427,7 @@ class AutoTargetSide(TargetSide):
             self.best, self.best_loss = body.state, loss
             self._of_best = [replace(c, recipe=replace(c.recipe, body=EARLIER)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
-        self.moving = NOTHING
+        self.moving, self.pulls = NOTHING, {}
         staying = [(c, w) for c, w in kept if not _moves(c)]
         self.fixed = Sum.of(bench, staying).blend(bodies)
         return own

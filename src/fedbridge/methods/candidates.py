@@ -5,7 +5,7 @@ never seen a label of the target. So everything that the target makes of it can 
 at the target alone, exactly and cheaply:
 
     led             z                                  the sources' model as it is
-    recalibrated    a z + c                            a in {−1, ½, 1}
+    recalibrated    a z + c                            a in {−1, ½, 1}; up to 60 labels also 3
     head            a z + V φ                          a in {0, ½, 1}: the last layer fitted anew
     inputs          a z + U x                          a in {½, 1}: beside a linear model of inputs
     linearised      a z + J δ                          a in {0, 1}: all layers move a little
@@ -15,7 +15,9 @@ at the target alone, exactly and cheaply:
 
 ``c``, ``V``, ``U`` and ``δ`` are ridge fits (``ridge``) of several strengths ``λ``. A network is
 trained by the run's own optimiser at two learning rates and for several numbers of steps; where
-sources have little work themselves, at one rate and for one number.
+sources have little work themselves, at one rate and for one number. The slope of 3 is for inputs
+that say less at the target than at the sources, as pale or blurred images do: their model is right
+there and far too unsure. With more labels what is fitted does as well, and better.
 
 **Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
 beyond that and for networks five (three where they are trained in the light form). A replica takes
@@ -78,11 +80,12 @@ LAST, EARLIER = "last", "earlier"
 """Bodies: the sources' model of the round, and the best of those before."""
 
 RECALIBRATIONS = [(a, s) for a in (-1.0, 0.5, 1.0) for s in (0.3, 3.0)]
+SURER = [(3.0, s) for s in (0.1, 1.0)]
 HEADS = [(a, s) for a in (0.0, 0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 WITH_INPUTS = [(a, s) for a in (0.5, 1.0) for s in (0.1, 1.0, 10.0)]
 ALL_LAYERS = [(a, s) for a in (0.0, 1.0) for s in (0.03, 0.1, 1.0)]
 BY_ITSELF = [(0.0, s) for s in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
-"""Slopes ``a`` of the body's outputs, and strengths ``λ``."""
+"""Slopes ``a`` of the body's outputs, and strengths ``λ``; surer outputs where labels are few."""
 
 PARTS, NETWORK_BATCH = (0.5, 1.0), 16
 """How much of the way is taken, and rows in a step."""
@@ -110,6 +113,9 @@ refits of an earlier one, and of what is linearised; of all else 1."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
+
+MOST_FOR_SURER = 60
+"""Labels up to which the body's outputs may be made surer of themselves."""
 
 MOST_ROWS = 2_000
 """Of more labels the fits see so many: they are enough to choose."""
@@ -376,7 +382,9 @@ class Bench:
     def refit(self, body: Body) -> list[Candidate]:
         """Everything linear that can be made of a body, with held-out outputs."""
         found = [Candidate(Recipe(LED, body.name), body.outputs)]
-        for family, grid in ((RECALIBRATED, RECALIBRATIONS), (HEAD, HEADS), (INPUTS, WITH_INPUTS)):
+        surer = SURER if len(self.labelled) <= MOST_FOR_SURER else []
+        recalibrations = [*RECALIBRATIONS, *surer]
+        for family, grid in ((RECALIBRATED, recalibrations), (HEAD, HEADS), (INPUTS, WITH_INPUTS)):
             found += self._fitted([Recipe(family, body.name, a, s) for a, s in grid], body)
         return found
 
