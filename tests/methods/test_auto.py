@@ -202,6 +202,27 @@ class TestCrossValidation:
         bench = Bench(federation(replace(task, target=replace(task.target, y=labels))))
         assert bench.counts.tolist() == [True] * 8 + [False]
 
+    @pytest.mark.parametrize(
+        ("labels", "alone"), [([0, 1, 2], True), ([0, 1], False), ([0, 0, 1, 2], False)]
+    )
+    def test_one_label_of_each_class_judges_nothing_that_is_fitted(self, labels, alone):
+        task = blobs(target_rows=len(labels))
+        target = replace(task.target, y=torch.tensor(labels))
+        bench = Bench(federation(replace(task, target=target)))
+        assert bench.has_one_of_each == alone
+        body = bench.body(LAST, bench.federation.initial)
+        found = [*bench.refit(body), *bench.alone()]
+        worse = [
+            c if c.recipe.family in (LED, RECALIBRATED) else replace(c, held_out=-9 * c.held_out)
+            for c in found
+        ]
+        assert torch.equal(bench.weigh(found), bench.weigh(worse)) == alone
+
+    def test_one_label_of_each_class_is_worth_something_where_the_sources_model_fails(self):
+        task = fb.load_task("digits-rotation", angle=30.0, n_target=10)
+        auto, led = (fb.run(task, name, 20, workers=1).accuracy for name in ("auto", "source-only"))
+        assert auto > led + 5
+
     def test_replicas_take_as_many_steps_as_the_model_they_stand_for(self, monkeypatch):
         fed, steps = federation(blobs(target_rows=30)), []
         run = fed.bench.run

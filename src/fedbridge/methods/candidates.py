@@ -25,8 +25,11 @@ as many steps as the model that it stands for, and its rows are weighted by ``n_
 that no fold changes the shares of the classes. A row whose class has no other label says nothing
 about a fit without it and has no say. With up to three labels per class a replica has lost a good
 part of what the whole knows of the row's class, and looks for more shrinkage than the whole needs:
-the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. Where noise is
-drawn anew at every access, fits see two draws of every row and are judged on both.
+the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. With one label of
+each class no replica knows the class that it is asked about, and nothing that is fitted can be
+judged: its loss is taken to be four fifths of that of the recalibrated model from which it starts,
+or of chance where that is less. Where noise is drawn anew at every access, fits see two draws of
+every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
 half the logarithm of the mean squared error),
@@ -39,7 +42,8 @@ nothing that few rows could spoil. It counts ``4^(2t−1)`` times with ``t = σ�
 trust that a site deserves whose labels tell its gradient up to a noise ``σ²`` among sites that
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
-everything that is fitted look worse than it is. Refits of an earlier body count a quarter of those
+everything that is fitted look worse than it is (with one of each, where they have no say, it counts
+once). Refits of an earlier body count a quarter of those
 of the last, and what is linearised (``Tangents``) a half. Everything linear in ``φ`` of a body ends
 up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most three
 networks, and two more for ``J δ``; of a linear model one linear model.
@@ -108,8 +112,10 @@ MOST_SLOPES, MOST_DERIVATIVES = 1_200, 50_000_000
 
 AS_LED = (LED, RECALIBRATED)
 OF_LED, OF_LED_AT_FEW, OF_EARLIER, OF_LINEARISED = 4.0, 0.25, 0.25, 0.5
+TAKEN = 0.8
 """Weights before any loss is seen, of what the sources' model says nearly as it is (at most), of
-refits of an earlier one, and of what is linearised; of all else 1."""
+refits of an earlier one, and of what is linearised; of all else 1. Then the part of a loss that a
+fit is taken to leave where none can be judged."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
@@ -172,6 +178,11 @@ class Recipe:
     def kin(self) -> str:
         """The family and its body."""
         return f"{self.family}, {self.body}" if self.body else self.family
+
+    @property
+    def start(self) -> tuple[str, float]:
+        """The body, and how much of its outputs a fit begins with; a network begins with all."""
+        return self.body, 1.0 if self.family in (TUNED, NETWORK) else self.slope
 
 
 @dataclass(frozen=True)
@@ -591,19 +602,46 @@ class Bench:
         kin = [candidate.recipe.kin for candidate in candidates]
         logs = torch.tensor(
             [
-                SHARPNESS * self.log_likelihood(c.held_out)
+                SHARPNESS * likelihood
                 + math.log(self._prior(c.recipe, discord) / kin.count(c.recipe.kin))
-                for c in candidates
-                if c.held_out is not None
+                for c, likelihood in zip(candidates, self._likelihoods(candidates), strict=True)
             ],
             dtype=torch.float64,
         )
         return torch.softmax(logs, 0)
 
+    @cached_property
+    def has_one_of_each(self) -> bool:
+        """Whether every class has one label, so that no replica knows the one it is asked about."""
+        if self.classes is None:
+            return False
+        numbers = torch.bincount(self.rows.labels, minlength=self.classes)
+        return bool((numbers == self.draws).all())
+
+    def _likelihoods(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Of every candidate; as taken to be where nothing that is fitted can be judged."""
+        judged = [
+            -math.inf if c.held_out is None else self.log_likelihood(c.held_out) for c in candidates
+        ]
+        if not self.has_one_of_each:
+            return judged
+        chance = -max(len(self.labelled), LEAST_ROWS) * math.log(self.classes or 1)
+        of_start: dict[tuple[str, float], float] = {}
+        for candidate, likelihood in zip(candidates, judged, strict=True):
+            if candidate.recipe.family in AS_LED:
+                start = candidate.recipe.body, candidate.recipe.slope
+                of_start[start] = max(of_start.get(start, -math.inf), likelihood)
+        return [
+            likelihood
+            if c.recipe.family in AS_LED
+            else TAKEN * max(chance, of_start.get(c.recipe.start, chance))
+            for c, likelihood in zip(candidates, judged, strict=True)
+        ]
+
     def _prior(self, recipe: Recipe, discord: float) -> float:
         """The weight of a family before any loss is seen."""
         prior = 1.0
-        if recipe.family in AS_LED:
+        if recipe.family in AS_LED and not self.has_one_of_each:
             trust = 1 / (1 + discord)
             prior *= OF_LED_AT_FEW if self.has_few else OF_LED ** (2 * trust - 1)
         if recipe.family == LINEARISED:
