@@ -28,8 +28,8 @@ part of what the whole knows of the row's class, and looks for more shrinkage th
 the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. With one label of
 each class no replica knows the class that it is asked about, and nothing that is fitted can be
 judged: its loss is taken to be four fifths of that of the recalibrated model from which it starts,
-or of chance where that is less. Where noise is drawn anew at every access, fits see two draws of
-every row and are judged on both.
+and of chance where it starts from nothing. Where noise is drawn anew at every access, fits see two
+draws of every row and are judged on both.
 
 **Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
 half the logarithm of the mean squared error),
@@ -634,7 +634,7 @@ class Bench:
         return [
             likelihood
             if c.recipe.family in AS_LED
-            else TAKEN * max(chance, of_start.get(c.recipe.start, chance))
+            else TAKEN * of_start.get(c.recipe.start, chance)
             for c, likelihood in zip(candidates, judged, strict=True)
         ]
 
