@@ -46,6 +46,14 @@ class TestJacobians:
                 expected = torch.cat([part.flatten() for part in parts])
                 torch.testing.assert_close(found[i, k], expected)
 
+    def test_in_what_has_no_part_in_an_answer_are_nought(self, model):
+        x = torch.randn(3, 2)
+        plain = jacobians(model, x)
+        model.spare = nn.Linear(2, 2)
+        model.forward = lambda rows: model[2](model[1](model[0](rows)))
+        torch.testing.assert_close(jacobians(model, x)[..., : plain.shape[2]], plain)
+        assert bool((jacobians(model, x)[..., plain.shape[2] :] == 0).all())
+
     def test_need_no_compiler_whose_loading_takes_a_second(self):
         code = (
             "import sys, torch; from fedbridge.methods.ridge import jacobians; "

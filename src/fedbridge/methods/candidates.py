@@ -43,10 +43,10 @@ trust that a site deserves whose labels tell its gradient up to a noise ``σ²``
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
 everything that is fitted look worse than it is (with one of each, where they have no say, it counts
-once). Refits of an earlier body count a quarter of those
-of the last, and what is linearised (``Tangents``) a half. Everything linear in ``φ`` of a body ends
-up in its last layer, everything linear in ``x`` in one linear map: a ``Blend`` of at most three
-networks, and two more for ``J δ``; of a linear model one linear model.
+once). Refits of an earlier body count a quarter of those of the last, and what is linearised
+(``Tangents``) a half. Everything linear in ``φ`` of a body ends up in its last layer, everything
+linear in ``x`` in one linear map: a ``Blend`` of at most three networks, and two more for ``J δ``;
+of a linear model one linear model.
 """
 
 from __future__ import annotations
@@ -112,10 +112,11 @@ MOST_SLOPES, MOST_DERIVATIVES = 1_200, 50_000_000
 
 AS_LED = (LED, RECALIBRATED)
 OF_LED, OF_LED_AT_FEW, OF_EARLIER, OF_LINEARISED = 4.0, 0.25, 0.25, 0.5
-TAKEN = 0.8
 """Weights before any loss is seen, of what the sources' model says nearly as it is (at most), of
-refits of an earlier one, and of what is linearised; of all else 1. Then the part of a loss that a
-fit is taken to leave where none can be judged."""
+refits of an earlier one, and of what is linearised; of all else 1."""
+
+TAKEN = 0.8
+"""The part of a loss that a fit is taken to leave where none can be judged."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""

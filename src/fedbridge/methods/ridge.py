@@ -175,7 +175,10 @@ def jacobians(model: nn.Module, x: Tensor) -> Tensor:
         }
         with torch.enable_grad():
             by_output = vmap(outputs)(own, rows).sum(0).unbind()
-        found = [torch.autograd.grad(one, [*own.values()], retain_graph=True) for one in by_output]
+        found = [
+            torch.autograd.grad(one, [*own.values()], retain_graph=True, materialize_grads=True)
+            for one in by_output
+        ]
         return torch.stack([torch.cat([of.flatten(1) for of in by], 1) for by in found], 1)
 
     return torch.cat([slopes(rows) for rows in x.split(AT_ONCE)])
