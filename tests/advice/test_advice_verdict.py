@@ -89,7 +89,9 @@ class TestVerdict:
     def test_nothing_that_was_tried_decides_nothing(self):
         said = advice(None)
         assert (said.decision, said.recommended) == ("unclear", "auto")
-        assert said.thin == "nothing was tried on the target's own labels"
+        assert said.thin == (
+            "nothing could be tried on the target's own labels (it takes two of one class)"
+        )
 
     def test_numbers_are_told_in_their_unit(self):
         said = advice(worth(0.2, points=40.0, of_classes=False))

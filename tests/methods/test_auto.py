@@ -203,13 +203,13 @@ class TestCrossValidation:
         assert bench.counts.tolist() == [True] * 8 + [False]
 
     @pytest.mark.parametrize(
-        ("labels", "alone"), [([0, 1, 2], True), ([0, 1], False), ([0, 0, 1, 2], False)]
+        ("labels", "alone"), [([0, 1, 2], True), ([0, 1], True), ([0, 0, 1, 2], False)]
     )
-    def test_one_label_of_each_class_judges_nothing_that_is_fitted(self, labels, alone):
+    def test_classes_with_one_label_judge_nothing_that_is_fitted(self, labels, alone):
         task = blobs(target_rows=len(labels))
         target = replace(task.target, y=torch.tensor(labels))
         bench = Bench(federation(replace(task, target=target)))
-        assert bench.has_one_of_each == alone
+        assert bench.judges_no_fit == alone
         body = bench.body(LAST, bench.federation.initial)
         found = [*bench.refit(body), *bench.alone()]
         worse = [
@@ -217,6 +217,7 @@ class TestCrossValidation:
             for c in found
         ]
         assert torch.equal(bench.weigh(found), bench.weigh(worse)) == alone
+        assert (bench.worth(found, bench.weigh(found)) is None) == alone
 
     def test_one_label_of_each_class_is_worth_something_where_the_sources_model_fails(self):
         task = fb.load_task("digits-rotation", angle=30.0, n_target=10)

@@ -46,6 +46,22 @@ class TestJacobians:
                 expected = torch.cat([part.flatten() for part in parts])
                 torch.testing.assert_close(found[i, k], expected)
 
+    def test_are_had_of_attention(self):
+        torch.manual_seed(0)
+
+        class Attending(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+            def forward(self, x):
+                return self.body(x).mean(1)
+
+        model, x = Attending().eval(), torch.randn(3, 2, 4)
+        found = jacobians(model, x)
+        parts = torch.autograd.grad(model(x[1:2])[0, 2], list(model.parameters()))
+        torch.testing.assert_close(found[1, 2], torch.cat([part.flatten() for part in parts]))
+
     def test_in_what_has_no_part_in_an_answer_are_nought(self, model):
         x = torch.randn(3, 2)
         plain = jacobians(model, x)

@@ -187,7 +187,7 @@ def decided(advice: Advice) -> Advice:
 def _thin(advice: Advice) -> str:
     """Why nothing can be decided."""
     if advice.worth is None:
-        return "nothing was tried on the target's own labels"
+        return "nothing could be tried on the target's own labels (it takes two of one class)"
     return f"cross-validated, joining makes {in_points(advice.worth)} against training alone"
 
 

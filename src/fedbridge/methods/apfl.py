@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedbridge.base.options import check_flag, check_number
 from fedbridge.federation.method import INNER
 from fedbridge.federation.personal import START, BesideFedAvg, PersonalSide
 from fedbridge.federation.settings import FROZEN
+from fedbridge.models import called_with
 from fedbridge.training.job import TARGET
 from fedbridge.training.objective import Objective, StepContext
 from fedbridge.training.state import State
@@ -68,7 +68,7 @@ class Mixture(nn.Module):
             name: self.mixing * own + (1 - self.mixing) * shared[name].detach()
             for name, own in self.personal.named_parameters()
         }
-        return cast("Tensor", functional_call(self.personal, blended, (x,)))
+        return called_with(self.personal, blended, x)
 
 
 @dataclass(frozen=True)

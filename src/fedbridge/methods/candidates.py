@@ -25,11 +25,12 @@ as many steps as the model that it stands for, and its rows are weighted by ``n_
 that no fold changes the shares of the classes. A row whose class has no other label says nothing
 about a fit without it and has no say. With up to three labels per class a replica has lost a good
 part of what the whole knows of the row's class, and looks for more shrinkage than the whole needs:
-the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. With one label of
-each class no replica knows the class that it is asked about, and nothing that is fitted can be
-judged: its loss is taken to be four fifths of that of the recalibrated model from which it starts,
-and of chance where it starts from nothing. Where noise is drawn anew at every access, fits see two
-draws of every row and are judged on both.
+the fit to all rows is then made at ``λ / 3``, that of all layers at ``λ / 30``. Where no class has
+two labels, no replica knows the class that it is asked about, and nothing that is fitted can be
+judged: its loss is taken to be four fifths of that of the outputs with which it begins, which are
+those of chance where it begins with nothing; and for the share of classes without any label no
+better than chance. Where noise is drawn anew at every access, fits see two draws of every row and
+are judged on both.
 
 **Combination.** With ``ℓ_c`` the mean held-out loss of candidate ``c`` over ``n`` rows (for numbers
 half the logarithm of the mean squared error),
@@ -42,9 +43,9 @@ nothing that few rows could spoil. It counts ``4^(2t−1)`` times with ``t = σ�
 trust that a site deserves whose labels tell its gradient up to a noise ``σ²`` among sites that
 differ by ``τ²``: four times where sources are alike, a quarter where no two agree. With up to three
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
-everything that is fitted look worse than it is (with one of each, where they have no say, it counts
-once). Refits of an earlier body count a quarter of those of the last, and what is linearised
-(``Tangents``) a half. Everything linear in ``φ`` of a body ends up in its last layer, everything
+everything that is fitted look worse than it is (where they have no say, it counts once). Refits of
+an earlier body count a quarter of those of the last, and what is linearised (``Tangents``) a half.
+Everything linear in ``φ`` of a body ends up in its last layer, everything
 linear in ``x`` in one linear map: a ``Blend`` of at most three networks, and two more for ``J δ``;
 of a linear model one linear model.
 """
@@ -181,9 +182,9 @@ class Recipe:
         return f"{self.family}, {self.body}" if self.body else self.family
 
     @property
-    def start(self) -> tuple[str, float]:
-        """The body, and how much of its outputs a fit begins with; a network begins with all."""
-        return self.body, 1.0 if self.family in (TUNED, NETWORK) else self.slope
+    def begins_with(self) -> float:
+        """How much of its body's outputs it has before it sees a label."""
+        return 1.0 if self.family == TUNED else self.slope
 
 
 @dataclass(frozen=True)
@@ -612,37 +613,34 @@ class Bench:
         return torch.softmax(logs, 0)
 
     @cached_property
-    def has_one_of_each(self) -> bool:
-        """Whether every class has one label, so that no replica knows the one it is asked about."""
-        if self.classes is None:
-            return False
-        numbers = torch.bincount(self.rows.labels, minlength=self.classes)
-        return bool((numbers == self.draws).all())
+    def judges_no_fit(self) -> bool:
+        """Whether no class has two labels, so that no replica knows the one it is asked about."""
+        return self.classes is not None and bool(
+            (torch.bincount(self.rows.labels) <= self.draws).all()
+        )
 
     def _likelihoods(self, candidates: Sequence[Candidate]) -> list[float]:
         """Of every candidate; as taken to be where nothing that is fitted can be judged."""
-        judged = [
-            -math.inf if c.held_out is None else self.log_likelihood(c.held_out) for c in candidates
-        ]
-        if not self.has_one_of_each:
-            return judged
-        chance = -max(len(self.labelled), LEAST_ROWS) * math.log(self.classes or 1)
-        of_start: dict[tuple[str, float], float] = {}
-        for candidate, likelihood in zip(candidates, judged, strict=True):
-            if candidate.recipe.family in AS_LED:
-                start = candidate.recipe.body, candidate.recipe.slope
-                of_start[start] = max(of_start.get(start, -math.inf), likelihood)
-        return [
-            likelihood
-            if c.recipe.family in AS_LED
-            else TAKEN * of_start.get(c.recipe.start, chance)
-            for c, likelihood in zip(candidates, judged, strict=True)
-        ]
+        every = [(c.recipe, c.held_out) for c in candidates if c.held_out is not None]
+        if not self.judges_no_fit:
+            return [self.log_likelihood(held_out) for _, held_out in every]
+        nothing = torch.zeros_like(self.rows.truth)
+        bodies = {recipe.body: outputs for recipe, outputs in every if recipe.family == LED}
+        chance = self.log_likelihood(nothing)
+        known = len(self.rows.labels.unique()) / nothing.shape[1]
+        taken: list[float] = []
+        for recipe, held_out in every:
+            if recipe.family in AS_LED:
+                taken.append(self.log_likelihood(held_out))
+                continue
+            start = self.log_likelihood(recipe.begins_with * bodies.get(recipe.body, nothing))
+            taken.append(known * TAKEN * start + (1 - known) * min(start, chance))
+        return taken
 
     def _prior(self, recipe: Recipe, discord: float) -> float:
         """The weight of a family before any loss is seen."""
         prior = 1.0
-        if recipe.family in AS_LED and not self.has_one_of_each:
+        if recipe.family in AS_LED and not self.judges_no_fit:
             trust = 1 / (1 + discord)
             prior *= OF_LED_AT_FEW if self.has_few else OF_LED ** (2 * trust - 1)
         if recipe.family == LINEARISED:
@@ -654,11 +652,11 @@ class Bench:
     def worth(self, candidates: Sequence[Candidate], weights: Tensor) -> Worth | None:
         """What those candidates that need sources add to the others.
 
-        None if one kind is missing, or a single row would have to tell. Without sources the others
-        have the weights that they have among themselves.
+        None if one kind is missing, a single row would have to tell, or none can. Without sources
+        the others have the weights that they have among themselves.
         """
         alone = torch.tensor([not candidate.recipe.body for candidate in candidates])
-        if not bool(alone.any()) or bool(alone.all()):
+        if not bool(alone.any()) or bool(alone.all()) or self.judges_no_fit:
             return None
         every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
         by_itself = torch.where(alone, weights, 0.0)

@@ -49,16 +49,21 @@ Maddox, Tang, Moreno, Wilson, Damianou: Fast adaptation with linearized neural n
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedbridge.models.functional import called_with
 from fedbridge.models.heads import with_ones
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
     from fedbridge.training.state import State
@@ -165,8 +170,7 @@ def jacobians(model: nn.Module, x: Tensor) -> Tensor:
     fixed = dict(model.named_buffers())
 
     def outputs(held: dict[str, Tensor], row: Tensor) -> Tensor:
-        found: Tensor = functional_call(model, ({**held}, fixed), (row[None],))
-        return found[0].flatten()
+        return called_with(model, {**held, **fixed}, row[None])[0].flatten()
 
     def slopes(rows: Tensor) -> Tensor:
         own = {
@@ -181,7 +185,20 @@ def jacobians(model: nn.Module, x: Tensor) -> Tensor:
         ]
         return torch.stack([torch.cat([of.flatten(1) for of in by], 1) for by in found], 1)
 
-    return torch.cat([slopes(rows) for rows in x.split(AT_ONCE)])
+    with _plain_attention():
+        return torch.cat([slopes(rows) for rows in x.split(AT_ONCE)])
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention in steps that have derivatives by rows; torch's fast forms have none."""
+    was_fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_fast)
 
 
 @dataclass(frozen=True)

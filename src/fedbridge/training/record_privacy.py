@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedbridge.base.errors import ModelError, OptionError
 from fedbridge.base.options import check_number, check_whole
+from fedbridge.models.functional import called_with
 from fedbridge.training.accountant import Look, noise_within
 from fedbridge.training.objective import Proximal, Supervised
 
@@ -177,7 +178,7 @@ def clipped_sum(
     fixed |= dict(model.named_buffers())
 
     def loss(parameters: Mapping[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
-        outputs = functional_call(model, ({**parameters}, fixed), (row[None],))
+        outputs = called_with(model, {**parameters, **fixed}, row[None])
         return loss_of(outputs, label[None])
 
     of_row = grad(loss)

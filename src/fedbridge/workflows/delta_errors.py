@@ -11,14 +11,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn import functional
 
 from fedbridge.base.errors import OptionError
 from fedbridge.core.theory import FilterMoments, fedda_delta, fedgp_delta
 from fedbridge.data.rows import whole
 from fedbridge.evaluation.metrics import squared_error
-from fedbridge.models.build import build_model
+from fedbridge.models import build_model, called_with
 from fedbridge.training.job import INITIALISING, seed_of
 from fedbridge.training.trainer import seeded
 
@@ -41,7 +41,7 @@ def initial_moments(task: FederatedTask, seed: int) -> dict[str, Any]:
     measured = squared_error if task.n_classes is None else functional.cross_entropy
 
     def loss(held: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return measured(functional_call(model, dict(held), (x,)), y)
+        return measured(called_with(model, held, x), y)
 
     def of_row(held: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return loss(held, x[None], y[None])
