@@ -23,6 +23,9 @@ schools in Exam (is the examination above the mean?) and ScotsSec (is the attain
 10?), regions in Chile (is the vote a yes?) and CPS1988 (is the wage above the median?), provinces
 in CES11 (should abortion be banned?) and states in TV16 (was the vote for Trump?). The four largest
 sites are the sources, the next one is the target, with so many of its rows labelled.
+
+Settings in ``AFTERWARDS`` were thought of when ``auto`` was done. Those with ten labels are told
+from seed 203 on: seeds 200 to 202 were looked at while that case was mended.
 """
 
 from __future__ import annotations

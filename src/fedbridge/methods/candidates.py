@@ -45,9 +45,9 @@ differ by ``τ²``: four times where sources are alike, a quarter where no two a
 labels per class it counts a quarter in any case: there replicas, which have lost one of them, make
 everything that is fitted look worse than it is (where they have no say, it counts once). Refits of
 an earlier body count a quarter of those of the last, and what is linearised (``Tangents``) a half.
-Everything linear in ``φ`` of a body ends up in its last layer, everything
-linear in ``x`` in one linear map: a ``Blend`` of at most three networks, and two more for ``J δ``;
-of a linear model one linear model.
+Everything linear in ``φ`` of a body ends up in its last layer, everything linear in ``x`` in one
+linear map: a ``Blend`` of at most three networks, and two more for ``J δ``; of a linear model one
+linear model.
 """
 
 from __future__ import annotations
