@@ -471,8 +471,9 @@ class AutoTargetSide(TargetSide):
         return [(candidate, weight / total) for candidate, weight in kept]
 
     def _smallest_loss(self, candidates: Sequence[Candidate]) -> float:
-        judged = (self.bench.losses(c.held_out) for c in candidates if c.held_out is not None)
-        return min((float(losses.mean()) for losses in judged), default=math.inf)
+        if not candidates:
+            return math.inf
+        return float(self.bench.losses_of(candidates).mean(1).min())
 
     def _linearised(self, body: Body) -> list[Candidate]:
         """What comes of moving all layers of the round's body, where the work so far pays for it.
@@ -532,16 +533,18 @@ class AutoTargetSide(TargetSide):
         losses: dict[str, float] = {}
         errors: dict[str, float] = {}
         shares: dict[str, float] = {}
-        for candidate, weight in zip(candidates, weights.tolist(), strict=True):
-            assert candidate.held_out is not None
-            kin, found = candidate.recipe.kin, bench.losses(candidate.held_out)
-            if not bool(found.isfinite().all()):
+        judged = bench.losses_of(candidates)
+        means = judged.mean(1).tolist()
+        number = judged.shape[1]
+        for k, (candidate, weight) in enumerate(zip(candidates, weights.tolist(), strict=True)):
+            kin = candidate.recipe.kin
+            if not math.isfinite(means[k]):
                 continue
             shares[kin] = shares.get(kin, 0.0) + weight
-            if not float(found.mean()) >= losses.get(kin, math.inf):
-                losses[kin] = float(found.mean())
-                spread = float(found.std()) if len(found) > 1 else 0.0
-                errors[kin] = spread / (len(found) / bench.draws) ** 0.5
+            if means[k] < losses.get(kin, math.inf):
+                losses[kin] = means[k]
+                spread = float(judged[k].std()) if number > 1 else 0.0
+                errors[kin] = spread / (number / bench.draws) ** 0.5
         heaviest = max(shares, key=shares.__getitem__)
         worth = bench.worth(candidates, weights)
         if worth is not None and "worth" in self.told:

@@ -65,7 +65,7 @@ from fedbridge.data.preparing import is_redrawn
 from fedbridge.methods.cross_validation import deal_folds, labelled_rows, without
 from fedbridge.methods.finetune import interpolated
 from fedbridge.methods.ridge import Axes, Rows, Tangents, jacobians, ridge, secant
-from fedbridge.models import HeadPlace, head_inputs
+from fedbridge.models import HeadPlace, outputs_and_head_inputs
 from fedbridge.training.job import TARGET
 from fedbridge.training.state import Blend, Model, State
 from fedbridge.training.trainer import one_thread
@@ -131,8 +131,9 @@ MOST_ROWS = 2_000
 CLEAR, SMALL, ENOUGH_ROWS = 1.645, 0.005, 20
 """Standard errors of a clear gain, what is too small a one, and rows to tell that by."""
 
-ANSWERS = {LED: None, HEAD: head_inputs, LINEARISED: jacobians}
-"""What a body can be asked for: its outputs, what goes into its last layer, derivatives."""
+ANSWERS = {LED: None, HEAD: outputs_and_head_inputs, LINEARISED: jacobians}
+"""What a body can be asked for: its outputs, what goes into its last layer beside them, or their
+derivatives."""
 
 DRAWS, FIRST_DRAW = 2, 1_000_000
 NEGLIGIBLE = 1e-3
@@ -373,8 +374,11 @@ class Bench:
 
     def body(self, name: str, state: State) -> Body:
         """A model of the sources, looked at with the target's rows."""
-        features = None if self.place is None else self._every_draw(HEAD, state)
-        return Body(name, state, self._every_draw(LED, state), features)
+        if self.place is None:
+            return Body(name, state, self._every_draw(LED, state), None)
+        number = self.rows.truth.shape[1]
+        both = self._every_draw(HEAD, state)
+        return Body(name, state, both[:, :number].contiguous(), both[:, number:].contiguous())
 
     @cached_property
     def is_linear(self) -> bool:
@@ -385,7 +389,8 @@ class Bench:
         initial = self.federation.initial
         if features != self.size or initial.parameters.numel() != outputs * (features + 1):
             return False
-        return torch.equal(self._every_draw(HEAD, initial), self._every_draw(INPUTS))
+        found = self.body(LAST, initial).features
+        return found is not None and torch.equal(found, self._every_draw(INPUTS))
 
     @property
     def has_inputs(self) -> bool:
@@ -582,22 +587,30 @@ class Bench:
         return min(len(rows), max(NETWORK_BATCH, usual))
 
     def losses(self, held_out: Tensor) -> Tensor:
-        """(rows that count,) the loss of some held-out outputs."""
-        outputs, labels = held_out[self.counts], self.rows.labels[self.counts]
+        """(…, rows that count) the losses of (…, rows, K) held-out outputs."""
+        outputs, labels = held_out[..., self.counts, :], self.rows.labels[self.counts]
         if self.classes is None:
-            wrong = outputs - labels.double().reshape(len(outputs), -1)
-            return wrong.square().sum(1) * self.site.scale.size**2
-        return functional.cross_entropy(outputs, labels, reduction="none")
+            wrong = outputs - labels.double().reshape(len(labels), -1)
+            return wrong.square().sum(-1) * self.site.scale.size**2
+        labels = labels.expand(outputs.shape[:-1])
+        found = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
+        return found.view(labels.shape)
 
-    def log_likelihood(self, held_out: Tensor) -> float:
-        """Of the rows, as if they were 30 at least; of numbers at the variance that suits best."""
+    def losses_of(self, candidates: Sequence[Candidate]) -> Tensor:
+        """(C, rows that count) the losses of candidates that were judged."""
+        return self.losses(_held_out(candidates))
+
+    def _log_likelihoods(self, held_out: Tensor) -> list[float]:
+        """Of the rows, as if they were 30 at least; of numbers at the variance that suits best.
+
+        Of (C, rows, K) outputs; none of what is not finite.
+        """
         losses = self.losses(held_out)
-        if not bool(losses.isfinite().all()):
-            return -math.inf
-        number = max(len(losses) / self.draws, LEAST_ROWS)
+        number, means = max(losses.shape[1] / self.draws, LEAST_ROWS), losses.mean(1)
         if self.classes is None:
-            return -number / 2 * math.log(max(float(losses.mean()), 1e-30))
-        return -number * float(losses.mean())
+            means = means.clamp(min=1e-30).log() / 2
+        found = torch.where(losses.isfinite().all(1), -number * means, -math.inf)
+        return [float(value) for value in found]
 
     def weigh(self, candidates: Sequence[Candidate], discord: float = 0.0) -> Tensor:
         """Weights of candidates by their held-out losses; ``discord`` is ``τ² / σ²`` above."""
@@ -621,21 +634,30 @@ class Bench:
 
     def _likelihoods(self, candidates: Sequence[Candidate]) -> list[float]:
         """Of every candidate; as taken to be where nothing that is fitted can be judged."""
-        every = [(c.recipe, c.held_out) for c in candidates if c.held_out is not None]
+        every = _held_out(candidates)
         if not self.judges_no_fit:
-            return [self.log_likelihood(held_out) for _, held_out in every]
+            return self._log_likelihoods(every)
+        recipes = [candidate.recipe for candidate in candidates]
         nothing = torch.zeros_like(self.rows.truth)
-        bodies = {recipe.body: outputs for recipe, outputs in every if recipe.family == LED}
-        chance = self.log_likelihood(nothing)
+        bodies = {
+            recipe.body: outputs
+            for recipe, outputs in zip(recipes, every, strict=True)
+            if recipe.family == LED
+        }
+        starts = [
+            outputs
+            if recipe.family in AS_LED
+            else recipe.begins_with * bodies.get(recipe.body, nothing)
+            for recipe, outputs in zip(recipes, every, strict=True)
+        ]
+        *found, chance = self._log_likelihoods(torch.stack([*starts, nothing]))
         known = len(self.rows.labels.unique()) / nothing.shape[1]
-        taken: list[float] = []
-        for recipe, held_out in every:
-            if recipe.family in AS_LED:
-                taken.append(self.log_likelihood(held_out))
-                continue
-            start = self.log_likelihood(recipe.begins_with * bodies.get(recipe.body, nothing))
-            taken.append(known * TAKEN * start + (1 - known) * min(start, chance))
-        return taken
+        return [
+            start
+            if recipe.family in AS_LED
+            else known * TAKEN * start + (1 - known) * min(start, chance)
+            for recipe, start in zip(recipes, found, strict=True)
+        ]
 
     def _prior(self, recipe: Recipe, discord: float) -> float:
         """The weight of a family before any loss is seen."""
@@ -658,7 +680,7 @@ class Bench:
         alone = torch.tensor([not candidate.recipe.body for candidate in candidates])
         if not bool(alone.any()) or bool(alone.all()) or self.judges_no_fit:
             return None
-        every = torch.stack([c.held_out for c in candidates if c.held_out is not None])
+        every = _held_out(candidates)
         by_itself = torch.where(alone, weights, 0.0)
         by_itself = by_itself / by_itself.sum().clamp(min=torch.finfo(weights.dtype).tiny)
         ours, theirs = (torch.einsum("c,cik->ik", w, every) for w in (weights, by_itself))
@@ -678,6 +700,11 @@ class Bench:
             round(number), float(lost.mean()), float(gains.mean()), errors[0],
             float(points.mean()), errors[1], self.classes is not None, float(gains.mean()),
         )  # fmt: skip
+
+
+def _held_out(candidates: Sequence[Candidate]) -> Tensor:
+    """(C, rows, K) what candidates that were judged say of rows without having them."""
+    return torch.stack([c.held_out for c in candidates if c.held_out is not None])
 
 
 def _asked_of(recipes: Sequence[Recipe], outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -87,8 +88,8 @@ FLAT_SQUARE = 1e-6
 STEP = 0.01
 """Length of the step of a secant, as a part of the parameters' own."""
 
-AT_ONCE = 16
-"""Rows whose Jacobians are computed together."""
+MOST_AT_ONCE, NUMBERS_AT_ONCE = 64, 4_000_000
+"""Rows whose Jacobians are computed together: at most so many, and so many copied parameters."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +180,19 @@ def jacobians(model: nn.Module, x: Tensor) -> Tensor:
         }
         with torch.enable_grad():
             by_output = vmap(outputs)(own, rows).sum(0).unbind()
-        found = [
-            torch.autograd.grad(one, [*own.values()], retain_graph=True, materialize_grads=True)
-            for one in by_output
-        ]
-        return torch.stack([torch.cat([of.flatten(1) for of in by], 1) for by in found], 1)
+        found = x.new_empty(len(rows), len(by_output), total)
+        for k, one in enumerate(by_output):
+            parts = torch.autograd.grad(
+                one, [*own.values()], retain_graph=True, materialize_grads=True
+            )
+            torch.cat([part.flatten(1) for part in parts], 1, out=found[:, k])
+        return found
 
+    total = sum(value.numel() for value in parameters.values())
+    number = max(1, min(MOST_AT_ONCE, NUMBERS_AT_ONCE // max(1, total)))
     with _plain_attention():
-        return torch.cat([slopes(rows) for rows in x.split(AT_ONCE)])
+        found = [slopes(rows) for rows in x.split(number)]
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 @contextmanager
@@ -207,20 +213,22 @@ class Tangents(Axes):
 
     Attributes:
         outputs: K, the outputs of a row, which share the unknowns.
+        unit: mean squared length of the rows of ``J``, which are in units of its root here.
     """
 
     outputs: int = 1
+    unit: float = 1.0
 
     @classmethod
     def at(cls, slopes: Tensor) -> Tangents:
         """The axes of (n, K, m) Jacobians."""
         flat = slopes.flatten(0, 1)
-        length = flat.square().sum(1).mean().sqrt().clamp(min=torch.finfo(flat.dtype).tiny)
-        flat = flat / length
-        squares, vectors = torch.linalg.eigh((flat @ flat.T).double())
+        gram = (flat @ flat.T).double()
+        unit = gram.diagonal().mean().clamp(min=torch.finfo(flat.dtype).tiny)
+        squares, vectors = torch.linalg.eigh(gram / unit)
         there = squares > FLAT_SQUARE * squares[-1]
         sizes, vectors = squares[there].sqrt(), vectors[:, there]
-        return cls(vectors * sizes, sizes, flat.T / length, outputs=slopes.shape[1])
+        return cls(vectors * sizes, sizes, flat.T, slopes.shape[1], float(unit))
 
     @property
     def width(self) -> int:
@@ -234,7 +242,7 @@ class Tangents(Axes):
 
     def layer(self, fitted: Tensor) -> Tensor:
         """(P, m) the changes ``δ`` of the parameters that fits (P, r, 1) stand for."""
-        pulled = self.pulls(fitted)[..., 0].to(self.back.dtype)
+        pulled = (self.pulls(fitted)[..., 0] / self.unit).to(self.back.dtype)
         return (self.back @ pulled.T).T
 
 
@@ -364,21 +372,21 @@ def _logistic(
     across = rows.T.contiguous()
     n, classes = given.shape[1:]
     given = given.float().permute(1, 2, 0).contiguous()
-    weights, pull = weights.float().T[:, None], strengths.float()[None, None]
+    weights, pull = weights.float().T[:, None].contiguous(), strengths.float()[None, None]
     bound = axes.sizes.float().square()[:, None, None] / 2 * weights.amax(0) + pull
     done = start.float().permute(1, 2, 0).contiguous()
     at = ahead = done
-    left, momentum = torch.arange(len(start)), torch.ones_like(pull)
+    left, factors = torch.arange(len(start)), _momentum(most)
+    age = torch.zeros(1, 1, len(start), dtype=torch.int64)
     for step in range(1, most + 1):
         outputs = (rows @ ahead.flatten(1)).view(n, classes, -1).add_(given)
         wrong = torch.softmax(outputs, 1).sub_(truth).mul_(weights)
-        gradient = (across @ wrong.view(len(rows), -1)).view_as(ahead).add_(pull * ahead)
-        now = ahead - gradient / bound
+        gradient = (across @ wrong.view(len(rows), -1)).view_as(ahead).addcmul_(pull, ahead)
+        now = torch.addcdiv(ahead, gradient, bound, value=-1)
         moved = now - at
-        uphill = (gradient * moved).sum((0, 1), keepdim=True) > 0
-        following = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum.square()).sqrt()) / 2)
-        ahead = now + torch.where(uphill, 0.0, (momentum - 1) / following) * moved
-        at, momentum = now, following
+        uphill = gradient.mul_(moved).sum((0, 1), keepdim=True) > 0
+        age.add_(1).masked_fill_(uphill, 0)
+        at, ahead = now, torch.addcmul(now, factors[age], moved)
         if step % LOOK_EVERY and step < most:
             continue
         change = (rows @ moved.flatten(1)).view(n, classes, -1).abs().amax((0, 1))
@@ -388,6 +396,20 @@ def _logistic(
         done[..., left[~on]] = at[..., ~on]
         if not bool(on.any()):
             break
-        left, at, ahead, momentum = (of[..., on] for of in (left, at, ahead, momentum))
+        left, at, ahead, age = (of[..., on] for of in (left, at, ahead, age))
         given, weights, pull, bound = (of[..., on] for of in (given, weights, pull, bound))
     return done.permute(2, 0, 1).double()
+
+
+@cache
+def _momentum(most: int) -> Tensor:
+    """(most + 1,) ``(t_{k−1} − 1) / t_k`` at the k-th step after a start, 0 at the start itself.
+
+    With ``t_0 = 1`` and ``t_k = (1 + √(1 + 4 t_{k−1}²)) / 2``.
+    """
+    found, t = [0.0], 1.0
+    for _ in range(most):
+        following = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        found.append((t - 1) / following)
+        t = following
+    return torch.tensor(found)

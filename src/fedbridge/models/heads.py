@@ -33,13 +33,22 @@ def linear_head(model: nn.Module) -> nn.Linear:
 
 def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
     """What goes into the last layer: the features of ``x``."""
+    return _asked(model, x)[1]
+
+
+def outputs_and_head_inputs(model: nn.Module, x: Tensor) -> Tensor:
+    """A model's outputs for ``x`` and, beside them, what goes into the last layer."""
+    return torch.cat([found.reshape(len(x), -1) for found in _asked(model, x)], 1)
+
+
+def _asked(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     seen: list[Tensor] = []
     hook = linear_head(model).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     try:
-        model(x)
+        outputs = model(x)
     finally:
         hook.remove()
-    return seen[-1]
+    return outputs, seen[-1]
 
 
 @dataclass(frozen=True)
