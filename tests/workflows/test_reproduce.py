@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from statistics import mean, stdev
 
@@ -11,6 +12,7 @@ import torch
 
 import fedbridge as fb
 from fedbridge.base.errors import DataError, OptionError, UnknownNameError
+from fedbridge.cli.main import build_parser
 from fedbridge.data.protocols import run_options
 from fedbridge.experiments.catalogue import (
     Also,
@@ -401,6 +403,11 @@ class TestPlan:
             f"fedbridge reproduce {path} --columns '0*' --rows 'Fed*' --protocol paper --seeds 0,"
         )
         assert command(found) == asked
+
+    def test_its_command_can_be_typed_where_a_setting_begins_with_a_minus(self, tmp_path):
+        found = reproduce("colored-mnist", out=tmp_path / "r", columns=["-90%"], finished=True)
+        words = shlex.split(command(found))
+        assert build_parser().parse_args(words[1:]).columns == ["-90%"]
 
     def test_a_control_that_is_not_there_is_added(self):
         small = PaperRow("Small steps", "target-only", {"lr": 0.1})

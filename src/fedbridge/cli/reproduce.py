@@ -36,7 +36,7 @@ def add(commands: shared.Commands) -> None:
         "--columns",
         action="append",
         metavar="PATTERN",
-        help="only these settings, as 'Fashion*'; may be repeated",
+        help="only these settings, as 'Fashion*', or --columns=-90%%; may be repeated",
     )
     parser.add_argument(
         "--rows",

@@ -112,7 +112,8 @@ def reproduce(
         if patterns is not None:
             wanted = tuple(patterns)
             experiment = cut(experiment, wanted)
-            asked += [word for pattern in wanted for word in (option, pattern)]
+            for pattern in wanted:  # what begins with - would be taken for an option
+                asked += [f"{option}={pattern}"] if pattern[:1] == "-" else [option, pattern]
     protocol = protocol or PAPER
     check_choice("protocol", protocol, PROTOCOLS)
     if workers is not None:
