@@ -413,7 +413,7 @@ class TestErrors:
             (["run", "digits-noise", "--lr", "-1"], "learning rate above 0"),
             (["run", "digits-noise", "--lr", "fast"], "`lr` to be a number"),
             (["run", "digits-noise", "--set", "lr"], "`option=value`"),
-            (["compare", "digits-noise", "--seeds", "0"], "at least one of `seeds`"),
+            (["compare", "digits-noise", "--seeds", "0"], "how many seeds, from 1"),
             (["compare", "digits-noise", "--rounds", "0"], "`rounds`"),
             (["compare", "digits-noise", "--lrr", "1"], "Options of every run"),
             (["compare", "digits-noise", "--target", "a", "--targets", "b"], "either"),

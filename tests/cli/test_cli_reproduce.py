@@ -88,7 +88,7 @@ class TestRefusals:
         [
             (["--protocol", "paperr"], "protocol"),
             (["--rounds", "0"], "`rounds`"),
-            (["--seeds", "0"], "at least one of `seeds`"),
+            (["--seeds", "0"], "how many seeds, from 1"),
             (["--columns", "CIFAR*"], "fits none of: few, more"),
         ],
     )

@@ -139,9 +139,10 @@ def seeds(text: str) -> Sequence[int]:
     """``3`` as the first three seeds, ``0,3,4`` as these, ``7,`` as this one."""
     if "," not in text:
         count = natural(text)
-        if count > MOST_SEEDS:
+        if not 1 <= count <= MOST_SEEDS:
             raise argparse.ArgumentTypeError(
-                f"expected at most {MOST_SEEDS} seeds, but got {text}; one seed is written `7,`"
+                f"expected how many seeds, from 1 to {MOST_SEEDS}, but got {text}; the one seed "
+                f"{text} is written `{text},`"
             )
         return range(count)
     return [natural(part.strip()) for part in text.split(",") if part.strip()]
