@@ -43,6 +43,16 @@ def test_a_number_of_classes_out_of_range_is_refused(tiny, number):
         load_task("cifar10-noise", labels_per_site=number)
 
 
+def test_the_paper_lets_chance_deal_the_classes(tiny):
+    task = load_task("cifar10-noise", protocol="paper", **FEW)
+    asked = load_task("cifar10-noise", deal="random", augment=True, **FEW)
+    assert task.manifest["sources"] == asked.manifest["sources"]
+    assert len({len(site) for site in task.sources}) > 1
+    assert 9 in task.target_pool.y.unique().tolist()
+    with pytest.raises(OptionError, match="`deal`.*'even'"):
+        load_task("cifar10-noise", deal="free")
+
+
 def test_another_target_is_refused(tiny):
     with pytest.raises(UnknownNameError, match="'target'"):
         load_task("cifar10-noise", target="client 3")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedbridge.data.builtin.semi_synthetic import (
     deal_labels,
+    draw_labels,
     equal_sizes,
     portions_by_label,
     shares_by_label,
@@ -43,10 +44,27 @@ def test_labels_are_dealt_without_repetition_and_about_equally_often(clients, pe
     assert holders.max() - holders.min() <= 1
 
 
-def test_hands_differ_between_clients_and_seeds():
-    hands = deal_labels(9, 10, 3, generator(0, "deal"))
+@given(st.integers(1, 12), st.integers(1, 10), st.integers(0, 50))
+def test_labels_are_drawn_freely_but_for_a_clients_own(clients, per_client, seed):
+    hands = draw_labels(clients, 10, per_client, generator(seed, "deal"))
+    assert [len(set(hand)) for hand in hands] == [per_client] * clients
+    assert all(client % 10 in hand for client, hand in enumerate(hands))
+
+
+def test_free_draws_leave_the_numbers_of_holders_to_chance():
+    drawn = [draw_labels(10, 10, 4, generator(seed, "deal")) for seed in range(300)]
+    others = [sum(label in hand for hand in hands[:-1]) for hands in drawn for label in hands[-1]]
+    assert {1, 6} <= {*others}
+    # 9 of the target's 4 own: 9 draws of 3 among 9; of the others one has it anyway, 8 by chance.
+    expected = (9 / 3 + 3 * (1 + 8 / 3)) / 4
+    assert abs(np.mean(others) - expected) < 4 * np.std(others) / len(others) ** 0.5
+
+
+@pytest.mark.parametrize("deal", [deal_labels, draw_labels])
+def test_hands_differ_between_clients_and_seeds(deal):
+    hands = deal(9, 10, 3, generator(0, "deal"))
     assert len({tuple(hand) for hand in hands}) > 3
-    assert hands != deal_labels(9, 10, 3, generator(1, "deal"))
+    assert hands != deal(9, 10, 3, generator(1, "deal"))
 
 
 def test_each_label_is_shared_equally_among_those_who_hold_it():

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     Labels = NDArray[np.integer]
 
 ShiftName = Literal["noise", "contrast", "rotation", "none"]
+Deal = Literal["even", "random"]
 
 FEW_CLASSES = "not every site has rows of every class: that is how the task is made"
 """Instead of a note on each of the sites."""
@@ -149,6 +150,22 @@ def deal_labels(
         hand = np.lexsort((rng.random(n_labels), holders))[:per_client]
         holders[hand] += 1
         hands.append(sorted(hand.tolist()))
+    return hands
+
+
+def draw_labels(
+    clients: int, n_labels: int, per_client: int, rng: np.random.Generator
+) -> list[list[int]]:
+    """The labels that each client holds, drawn freely: its own number, the others by chance.
+
+    So deals the benchmark of Li et al. (2022), whose procedure the paper follows. With ten clients
+    every label has a holder; how many others hold what one of them does differs widely.
+    """
+    hands = []
+    for client in range(clients):
+        first = client % n_labels
+        others = rng.permutation(np.delete(np.arange(n_labels), first))[: per_client - 1]
+        hands.append(sorted([first, *others.tolist()]))
     return hands
 
 
@@ -377,6 +394,7 @@ def cifar10_noise(
     noise: float = 0.4,
     noise_draw: NoiseDraw = "redrawn",
     labels_per_site: int = 4,
+    deal: Deal = "even",
     augment: bool = False,
     split: SplitOptions = BUILT_IN_SPLIT,
 ) -> FederatedTask:
@@ -388,15 +406,18 @@ def cifar10_noise(
         noise: Standard deviation of the noise on pixels in [0, 1].
         noise_draw: ``redrawn`` at every access, as the paper does, or one ``fixed`` draw per image.
         labels_per_site: How many of the ten classes each site holds; 10 gives all to everybody.
+        deal: ``even``: every class at as many sites; or ``random``, as the paper does.
         augment: Move and mirror training images at random, as the paper's scripts do.
         split: How many of the target's 5000 images are labelled; by default 0.1 of them.
     """
     check_shifted_target(target)
     shift = noise_shift(noise, noise_draw)
     check_whole("labels_per_site", labels_per_site, least=2, most=len(CIFAR_CLASSES))
+    check_choice("deal", deal, get_args(Deal))
     images = cifar10()
     rng = generator(seed, "sites")
-    hands = deal_labels(SOURCES + 1, len(CIFAR_CLASSES), labels_per_site, rng)
+    dealt = deal_labels if deal == "even" else draw_labels
+    hands = dealt(SOURCES + 1, len(CIFAR_CLASSES), labels_per_site, rng)
     *sources, own = shares_by_label(images.train.labels, hands, rng)
     test = np.flatnonzero(np.isin(images.test.labels, hands[-1]))
     check_flag("augment", augment)
