@@ -49,7 +49,7 @@ def test_the_paper_lets_chance_deal_the_classes(tiny):
     assert task.manifest["sources"] == asked.manifest["sources"]
     assert len({len(site) for site in task.sources}) > 1
     assert 9 in task.target_pool.y.unique().tolist()
-    with pytest.raises(OptionError, match="`deal`.*'even'"):
+    with pytest.raises(OptionError, match=r"`deal`.*'even'"):
         load_task("cifar10-noise", deal="free")
 
 
