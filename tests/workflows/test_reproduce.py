@@ -429,6 +429,20 @@ class TestControls:
         assert rows[matched] == ("target-only-matched", {"match": "fedgp", "beta": 1})
         assert controls["FedDA_1"] == matched, "their steps are the same"
 
+    def test_of_a_part_of_a_table_they_are_those_of_the_whole(self):
+        rows = [PaperRow(f"{rule}_1", rule.lower(), {"beta": 1}) for rule in ("FedDA", "FedGP")]
+        auto = PaperRow("Auto", "fedgp-auto")
+        own = PaperRow("The target", "target-only")
+        every = (*rows, auto, own)
+        _, controls = with_controls(experiment(every))
+        for row in (*rows, auto):
+            part, mine = with_controls(experiment((row,)), every)
+            assert mine == {row.label: controls[row.label]}
+            assert [r.label for r in part.rows] == [
+                *(row.label, "The target", "Linear model alone"),
+                *([] if row is auto else [controls[row.label]]),
+            ]
+
     def test_other_steps_have_other_controls(self):
         _, controls = self.controls(
             PaperRow("FedGP_1", "fedgp", {"beta": 1}), PaperRow("FedGP", "fedgp", {"beta": 0.5})

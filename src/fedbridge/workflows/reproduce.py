@@ -46,7 +46,7 @@ from fedbridge.workflows.compared import Setting, seeds_of
 from fedbridge.workflows.delta_errors import delta_error_of, initial_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fedbridge.base.processes import Tell
     from fedbridge.experiments.catalogue import Experiment, PaperColumn
@@ -103,7 +103,7 @@ def reproduce(
         progress: told how far it is.
         workers: processes; one per core unless given.
     """
-    experiment = load_experiment(name)
+    whole = experiment = load_experiment(name)
     asked = [name]
     for option, patterns, cut in (
         ("--columns", columns, only_columns),
@@ -118,7 +118,7 @@ def reproduce(
     check_choice("protocol", protocol, PROTOCOLS)
     if workers is not None:
         check_whole("workers", workers, least=1)
-    plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick)
+    plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick, every=whole.rows)
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
@@ -363,8 +363,12 @@ class ReproductionPlan:
         rounds: int | None,
         *,
         quick: bool,
+        every: Sequence[PaperRow] = (),
     ) -> ReproductionPlan:
-        """What is asked for; what is not said is the paper's."""
+        """What is asked for; what is not said is the paper's.
+
+        ``every`` row of the whole table has a say in which control is whose.
+        """
         plan = experiment.in_quick_form() if quick else experiment
         own = [c.task for c in plan.columns if c.task and c.task not in registry.names()]
         if own:
@@ -380,7 +384,9 @@ class ReproductionPlan:
             plan = replace(plan, rounds=rounds, rows=rows)
         controls: dict[str, str] = {}
         if protocol == FAIR and plan.form != "cost":
-            plan, controls = with_controls(plan)
+            alike = quick or rounds is not None
+            others = tuple(replace(row, rounds=None) for row in every) if alike else every
+            plan, controls = with_controls(plan, others)
         which = seeds_of(plan.seeds if seeds is None else seeds)
         check_distinct("seeds", which)
         return cls(plan, protocol, which, controls, quick, rounds)
@@ -531,17 +537,21 @@ def _played(
     return dict(zip(by_key, results, strict=True)), kept
 
 
-def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
+def with_controls(
+    experiment: Experiment, every: Sequence[PaperRow] = ()
+) -> tuple[Experiment, dict[str, str]]:
     """The experiment with the controls among its rows, and the control of every row.
 
     The control of a row is the target alone with the row's own settings: with ``1 − β`` of the
-    step beside a fixed rule (``target-only-matched``), else ``target-only``.
+    step beside a fixed rule (``target-only-matched``), else ``target-only``. Of a part of a table
+    it is the run that it is in the whole one, which has ``every`` row.
     """
     controls: dict[str, str] = {}
     added: list[tuple[dict[str, Any], PaperRow]] = []
+    told = (*every, *experiment.rows)
     alone = PaperRow("Target Only", TARGET_ONLY)
-    alone = next((r for r in experiment.rows if r.method == TARGET_ONLY and not r.options), alone)
-    for row in experiment.rows:
+    alone = next((r for r in told if r.method == TARGET_ONLY and not r.options), alone)
+    for row in told:
         own = row.method in (TARGET_ONLY, MATCHED, ALONE)
         if row.method is None or own or known_methods.is_bound(row.method):
             continue
@@ -551,15 +561,16 @@ def with_controls(experiment: Experiment) -> tuple[Experiment, dict[str, str]]:
             if not step and row.rounds == alone.rounds:
                 controls[row.label] = alone.label
                 continue
-        told = {**step, "fixed": row.method in FIXED_BETA, ROUNDS: row.rounds}
-        same = [control for steps, control in added if steps == told]
+        steps = {**step, "fixed": row.method in FIXED_BETA, ROUNDS: row.rounds}
+        same = [control for known, control in added if known == steps]
         if not same:
             label, match = f"Target Only, steps of {row.label}", {"match": row.method}
             same = [PaperRow(label, MATCHED, {**match, **step}, alone.regardless, row.rounds)]
-            added.append((told, same[0]))
+            added.append((steps, same[0]))
         controls[row.label] = same[0].label
+    controls = {row.label: controls[row.label] for row in experiment.rows if row.label in controls}
     rows = [] if alone in experiment.rows else [alone]
     if all(row.method != ALONE for row in experiment.rows):
         rows.append(PaperRow("Linear model alone", ALONE))
-    rows += [row for _, row in added]
+    rows += [row for _, row in added if row.label in controls.values()]
     return replace(experiment, rows=(*experiment.rows, *rows)), controls
