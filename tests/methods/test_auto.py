@@ -1,12 +1,14 @@
 """``auto``: candidates are judged by rows they never saw, and the best of them comes out."""
 
 from dataclasses import replace
+from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
 import torch
 from small import Normed, blobs, federation, line, method
 from torch import nn
+from torch.nn import functional
 
 import fedbridge as fb
 from fedbridge.base.errors import OptionError
@@ -280,6 +282,93 @@ class TestCandidates:
         surer = fb.run(task, "auto", 20, workers=1).accuracy
         monkeypatch.setattr(candidates, "SURER", [])
         assert surer > fb.run(task, "auto", 20, workers=1).accuracy + 3
+
+
+def misnamed(task, names):
+    """The task with other names of the classes at the target."""
+    order = torch.tensor(names)
+    target, test = (replace(site, y=order[site.y]) for site in (task.target, task.test))
+    return replace(task, target=target, test=test)
+
+
+class TestNames:
+    """A target may call the classes by other names than the sources do."""
+
+    def seen(self, task, factor=1.0, epochs=30):
+        """A bench, and what it sees of a model of the sources whose last layer is multiplied."""
+        fed = federation(task, model="mlp:8")
+        led = fb.run(task, "source-only", epochs, workers=1, model="mlp:8", lr=0.1).model
+        vector = nn.utils.parameters_to_vector(led.parameters()).detach()
+        bench = Bench(fed)
+        layer = (factor * part for part in bench.place.read(vector))
+        state = State(bench.place.put(vector, *layer), fed.initial.buffers)
+        return bench, bench.body(LAST, state)
+
+    @pytest.mark.parametrize("names", [*permutations(range(3))])
+    def test_the_likeliest_permutation_is_found(self, names):
+        bench, body = self.seen(misnamed(blobs(target_rows=12), names))
+
+        def likelihood(order):
+            said = functional.cross_entropy(
+                body.outputs[:, list(order)], bench.rows.labels, reduction="sum"
+            )
+            return float(-said) + sum(k == j for k, j in enumerate(order))
+
+        best = max(permutations(range(3)), key=likelihood)
+        found = bench._likeliest_names(body.outputs, bench.rows.all)
+        assert tuple(found.tolist()) == best
+        assert [best[name] for name in names] == [0, 1, 2]
+        told = bench.names(body)
+        assert told is None if best == (0, 1, 2) else torch.equal(told, found)
+
+    def test_a_renamed_body_is_a_model_that_says_so(self):
+        bench, body = self.seen(misnamed(blobs(target_rows=12), [1, 2, 0]))
+        renamed = bench.renamed(body, bench.names(body))
+        again = bench.body(LAST, renamed.state)
+        assert torch.equal(again.outputs, renamed.outputs)
+        assert torch.equal(again.features, body.features)
+        assert bench.losses(again.outputs).mean() < 0.5 < 2 < bench.losses(body.outputs).mean()
+
+    def test_outputs_of_the_other_sign_are_no_other_names(self):
+        bench, body = self.seen(blobs(target_rows=12), factor=-1.0)
+        assert not torch.equal(
+            bench._likeliest_names(body.outputs, bench.rows.all), torch.arange(3)
+        )
+        assert bench.names(body) is None
+
+    def test_a_model_that_knows_nothing_is_not_renamed(self):
+        fed = federation(blobs(target_rows=12), model="mlp:8")
+        bench = Bench(fed)
+        assert bench.names(bench.body(LAST, fed.initial)) is None
+
+    def test_numbers_and_two_classes_have_no_other_names(self):
+        task = blobs(target_rows=12)
+        every = (*task.sources, task.target, task.test)
+        *sources, target, test = (replace(site, y=site.y.clamp(max=1)) for site in every)
+        two = replace(task, sources=tuple(sources), target=target, test=test, n_classes=2)
+        for other, model in ((line(), "linear"), (two, "mlp:8")):
+            bench = Bench(federation(other, model=model))
+            assert bench.names(bench.body(LAST, bench.federation.initial)) is None
+
+    def test_other_names_cost_next_to_nothing(self):
+        task = fb.load_task("digits-none", n_target=30)
+        usual, other = (
+            fb.run(one, "auto", 8, workers=1)
+            for one in (task, misnamed(task, [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]))
+        )
+        assert other.accuracy > usual.accuracy - 2
+        assert (
+            "other names (0 is 9 there, 1 is 0 there, 2 is 1 there, 7 more)"
+            in (other.history[-1]["said"])
+        )
+        assert "other names" not in usual.history[-1]["said"]
+
+    def test_names_are_taken_up_again(self):
+        task = misnamed(blobs(target_rows=12), [1, 2, 0])
+        first, second = (method("auto", federation(task, model="mlp:8")) for _ in range(2))
+        first.side.names = torch.tensor([2, 0, 1])
+        second.side.remember(first.side.memory(), first.side.facts())
+        assert second.side.names.tolist() == [2, 0, 1]
 
 
 class TestBlend:

@@ -16,18 +16,18 @@ sources in it: the point of the sources' hull that is nearest to the target's gr
 the sources differ from each other (``discord``), and with that how far to trust their model as it
 is.
 
-**Choices** among all candidates are made in the same rounds. In between the weights stay, and what
-is linear follows the led model whenever its outputs for the target's rows have moved by 5%, from
-where the last fit ended; networks that were trained or linearised stay as they are. If nothing
-moves, the model of a round is that of the round before. Two bodies are in the choice: the led model
-of the round, and of all earlier ones the one whose candidates had the smallest held-out loss
-(sources that go on to fit their own looks lead away from the target's). Networks are linearised
-(from round 16 on) and trained when the target's work so far, in rows and steps, stays below twice
-that of a source; for training, where that would take more than 16 rounds, in a light form before
-(up to 60 labels, 20 beside linearised ones). Those trained stay in the choice; a linear model is
-only ever fitted. From round 8 on, networks whose weight is below 0.001 are trained no more; and
-when everything that needs sources has a smaller weight than that in two choices, sources are told
-to rest.
+**Choices** among all candidates are made in the same rounds; so is the one whether the target calls
+classes by other names than the sources. In between the weights stay, and what is linear follows the
+led model whenever its outputs for the target's rows have moved by 5%, from where the last fit
+ended; networks that were trained or linearised stay as they are. If nothing moves, the model of a
+round is that of the round before. Two bodies are in the choice: the led model of the round, and of
+all earlier ones the one whose candidates had the smallest held-out loss (sources that go on to fit
+their own looks lead away from the target's). Networks are linearised (from round 16 on) and trained
+when the target's work so far, in rows and steps, stays below twice that of a source; for training,
+where that would take more than 16 rounds, in a light form before (up to 60 labels, 20 beside
+linearised ones). Those trained stay in the choice; a linear model is only ever fitted. From round 8
+on, networks whose weight is below 0.001 are trained no more; and when everything that needs sources
+has a smaller weight than that in two choices, sources are told to rest.
 
 It goes its own way: the options ``align``, ``blocks``, ``evidence``, ``noise_from`` and ``weights``
 are about a single rule and do not apply to it, and of ``buffers`` only ``keep`` and ``frozen`` do.
@@ -111,6 +111,9 @@ MEMORY = 0.7
 
 CAUTION = 1.0
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
+
+MOST_TOLD = 3
+"""Classes with other names that the sentence lists."""
 
 NOTHING = Blend((), torch.zeros(0))
 """The sum of no candidates."""
@@ -359,6 +362,7 @@ class AutoTargetSide(TargetSide):
         self._of_best: list[Candidate] | None = None
         self._alone: list[Candidate] | None = None
         self.told: dict[str, Any] = {}
+        self.names: Tensor | None = None
 
     def decide(self, news: News) -> Decision:
         """Choose if it is time to, and make the round's model."""
@@ -370,7 +374,12 @@ class AutoTargetSide(TargetSide):
         if len(self.bench.labelled) < 2:
             return Decision(led, _as_it_is("one label is too few to judge by", self.joins))
         fitted: list[Candidate] = []
-        if not self.told or (self.joins and self.federation.round >= 2 * self.chosen_in):
+        chooses = not self.told or (self.joins and self.federation.round >= 2 * self.chosen_in)
+        if chooses and self.joins:
+            self.names = self.bench.names(body)
+        if self.names is not None:
+            body = self.bench.renamed(body, self.names)
+        if chooses:
             fitted = self._choose(body)
             self.chosen_in = self.federation.round
             if not self.told:
@@ -380,7 +389,7 @@ class AutoTargetSide(TargetSide):
         if fitted:
             weighted = [(c, self.weights[c.recipe]) for c in fitted if c.recipe in self.weights]
             self.pulls = {candidate.recipe: candidate.pulls for candidate, _ in weighted}
-            self.moving = Sum.of(self.bench, weighted).blend({LAST: led})
+            self.moving = Sum.of(self.bench, weighted).blend({LAST: body.state})
             self.outputs = body.outputs
         return Decision(simplest(joined(self.moving, self.fixed), self.bench), self.told)
 
@@ -570,7 +579,7 @@ class AutoTargetSide(TargetSide):
         side = max((joined, alone), key=lambda of: sum(of.values()))
         heaviest = max(side, key=side.__getitem__)
         family = next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
-        words = WORDS[family]
+        words = WORDS[family] + (self._renamings() if side is joined else "")
         what = f"Mostly {words}" if len(shares) > 1 else f"{words[0].upper()}{words[1:]}"
         sentence = f"{what}, judged by your {len(self.bench.labelled)} labels"
         if worth is None:
@@ -583,6 +592,15 @@ class AutoTargetSide(TargetSide):
         if worth.decision == "alone":
             return f"{sentence}; you would do as well alone ({told} with the sources)."
         return f"{sentence}; these do not tell it from training alone ({told})."
+
+    def _renamings(self) -> str:
+        """Which classes have other names at the sources."""
+        if self.names is None:
+            return ""
+        own = self.federation.task.class_names or [*map(str, range(len(self.names)))]
+        pairs = [f"{own[k]} is {own[j]} there" for k, j in enumerate(self.names.tolist()) if k != j]
+        more = [f"{len(pairs) - MOST_TOLD} more"] if len(pairs) > MOST_TOLD else []
+        return f", which calls classes by other names ({', '.join(pairs[:MOST_TOLD] + more)})"
 
     def memory(self) -> dict[str, Tensor]:
         """The best body so far, and what stays as it is until the next choice."""
@@ -610,6 +628,7 @@ class AutoTargetSide(TargetSide):
             "lone": self.lone,
             "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "told": self.told,
+            "names": None if self.names is None else self.names.tolist(),
             "out": sorted(self.out),
             "networks": [asdict(candidate.recipe) for candidate in self.networks],
             "weights": [[asdict(recipe), self.weights[recipe]] for recipe in self.pulls],
@@ -623,6 +642,8 @@ class AutoTargetSide(TargetSide):
         loss = facts["best_loss"]
         self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
+        names = facts.get("names")  # 0.2.0 did not look for them
+        self.names = None if names is None else torch.tensor(names)
         self.out = set(facts["out"])
         self.networks = [
             Candidate(

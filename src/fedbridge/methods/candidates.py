@@ -19,6 +19,16 @@ sources have little work themselves, at one rate and for one number. The slope o
 that say less at the target than at the sources, as pale or blurred images do: their model is right
 there and far too unsure. With more labels what is fitted does as well, and better.
 
+**Names.** A target may call the classes by other names than the sources do (another coding, two
+names exchanged). A permutation ``π`` of the outputs is no more than that, and the likeliest one,
+
+    argmax over π of Σ_i w_i z_i[π(y_i)] + #{k : π(k) = k},
+
+is an assignment problem (the softmax has the same denominator for every ``π``), in which a name
+that stays counts as one nat. Judged by rows that had no part in it, the outputs in this order must
+be clearly better than ``−z``, ``z`` and nothing at all; then the body is that of the other names in
+everything that follows. (Of two classes ``−z`` is the other name.)
+
 **Cross-validation.** Up to 20 labels every row is held out by itself, up to 60 there are ten folds,
 beyond that and for networks five (three where they are trained in the light form). A replica takes
 as many steps as the model that it stands for, and its rows are weighted by ``n_c / n_c^(−k)``, so
@@ -118,6 +128,9 @@ refits of an earlier one, and of what is linearised; of all else 1."""
 
 TAKEN = 0.8
 """The part of a loss that a fit is taken to leave where none can be judged."""
+
+OWN_NAME, LEAST_NAMES = 1.0, 3
+"""What it is worth, in log likelihood, that a class keeps its name; classes whose names matter."""
 
 MOST_INPUTS = 20_000
 """Inputs with more numbers than this are for networks alone."""
@@ -379,6 +392,39 @@ class Bench:
         number = self.rows.truth.shape[1]
         both = self._every_draw(HEAD, state)
         return Body(name, state, both[:, :number].contiguous(), both[:, number:].contiguous())
+
+    def names(self, body: Body) -> Tensor | None:
+        """(K,) which of the body's outputs is each class of the target; None: its own."""
+        if self.classes is None or self.classes < LEAST_NAMES or self.place is None:
+            return None
+        if self.judges_no_fit or not bool(body.outputs.isfinite().all()):
+            return None
+        every = self._likeliest_names(body.outputs, self.rows.all)
+        if torch.equal(every, torch.arange(self.classes)):
+            return None
+        by_fold = [self._likeliest_names(body.outputs, w) for w in self.rows.weights]
+        held_out = body.outputs.gather(1, torch.stack(by_fold)[self.rows.fold_of])
+        usual = [self.losses(slope * body.outputs) for slope in (-1.0, 0.0, 1.0)]
+        gains = min(usual, key=lambda losses: float(losses.mean())) - self.losses(held_out)
+        number = len(gains) / self.draws
+        if number < 2:
+            return None
+        is_clear = float(gains.mean()) > CLEAR * float(gains.std()) / number**0.5
+        return every if is_clear else None
+
+    def _likeliest_names(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+        told = self.rows.truth.T @ (weights[:, None] * outputs)
+        told.diagonal().add_(OWN_NAME)
+        return torch.from_numpy(linear_sum_assignment(told.numpy(), maximize=True)[1])
+
+    def renamed(self, body: Body, names: Tensor) -> Body:
+        """A body whose last layer has the target's classes in its order."""
+        assert self.place is not None
+        layer = (part[names] for part in self.place.read(body.state.parameters))
+        state = State(self.place.put(body.state.parameters, *layer), body.state.buffers)
+        return replace(body, state=state, outputs=body.outputs[:, names].contiguous())
 
     @cached_property
     def is_linear(self) -> bool:
