@@ -77,7 +77,7 @@ def every_candidate(bench):
     start = bench.federation.initial
     body = bench.body(LAST, start)
     tuned = bench.tuned(TUNED, LAST, start, SHORT) + bench.tuned(NETWORK, "", start, SHORT)
-    return [*bench.refit(body), *bench.alone(), *tuned, *bench.linearised(body)]
+    return [*bench.refit(body), *bench.alone, *tuned, *bench.linearised(body)]
 
 
 class TestWhatIsKnownBeforehand:
@@ -213,7 +213,7 @@ class TestCrossValidation:
         bench = Bench(federation(replace(task, target=target)))
         assert bench.judges_no_fit == alone
         body = bench.body(LAST, bench.federation.initial)
-        found = [*bench.refit(body), *bench.alone()]
+        found = [*bench.refit(body), *bench.alone]
         worse = [
             c if c.recipe.family in (LED, RECALIBRATED) else replace(c, held_out=-9 * c.held_out)
             for c in found
@@ -258,7 +258,7 @@ def signed_gaps(bench, fed):
     """Cross-validated less test accuracy of every linear candidate."""
     body = bench.body(LAST, fed.initial)
     found = []
-    for candidate in [*bench.refit(body), *bench.alone()]:
+    for candidate in [*bench.refit(body), *bench.alone]:
         right = candidate.held_out.argmax(1) == bench.rows.labels
         blend = Sum.of(bench, [(candidate, 1.0)]).blend({LAST: fed.initial})
         found.append(100 * float(right.double().mean()) - fed.measure(blend).accuracy)
@@ -295,11 +295,15 @@ class TestNames:
     """A target may call the classes by other names than the sources do."""
 
     def seen(self, task, factor=1.0, epochs=30):
-        """A bench, and what it sees of a model of the sources whose last layer is multiplied."""
+        """A bench without models of its own, and what it sees of a model of the sources.
+
+        The last layer of that is multiplied by a factor.
+        """
         fed = federation(task, model="mlp:8")
         led = fb.run(task, "source-only", epochs, workers=1, model="mlp:8", lr=0.1).model
         vector = nn.utils.parameters_to_vector(led.parameters()).detach()
         bench = Bench(fed)
+        bench.alone = []
         layer = (factor * part for part in bench.place.read(vector))
         state = State(bench.place.put(vector, *layer), fed.initial.buffers)
         return bench, bench.body(LAST, state)
@@ -328,6 +332,13 @@ class TestNames:
         assert torch.equal(again.outputs, renamed.outputs)
         assert torch.equal(again.features, body.features)
         assert bench.losses(again.outputs).mean() < 0.5 < 2 < bench.losses(body.outputs).mean()
+
+    @pytest.mark.parametrize(("sure", "needed"), [(0.0, True), (20.0, False)])
+    def test_are_taken_up_where_its_own_models_are_no_better(self, sure, needed):
+        bench, body = self.seen(misnamed(blobs(target_rows=12), [1, 2, 0]))
+        held_out = sure * bench.rows.truth
+        bench.alone = [Candidate(Recipe(ALONE), held_out)]
+        assert (bench.names(body) is not None) == needed
 
     def test_outputs_of_the_other_sign_are_no_other_names(self):
         bench, body = self.seen(blobs(target_rows=12), factor=-1.0)
@@ -701,7 +712,7 @@ class TestWorth:
 
     def test_is_the_paired_difference_of_held_out_losses(self):
         bench = Bench(federation(blobs(target_rows=12)))
-        made = [*bench.refit(bench.body(LAST, bench.federation.initial)), *bench.alone()]
+        made = [*bench.refit(bench.body(LAST, bench.federation.initial)), *bench.alone]
         weights = bench.weigh(made)
         worth = bench.worth(made, weights)
         own = torch.tensor([not c.recipe.body for c in made])
@@ -719,7 +730,7 @@ class TestWorth:
 
     def test_is_unknown_where_one_kind_is_missing(self):
         bench = Bench(federation(blobs(target_rows=12)))
-        alone = bench.alone()
+        alone = bench.alone
         assert bench.worth(alone, bench.weigh(alone)) is None
 
     def test_is_in_the_history_and_in_the_sentence(self):

@@ -360,7 +360,6 @@ class AutoTargetSide(TargetSide):
         self.best_loss = math.inf
         self.networks: list[Candidate] = []
         self._of_best: list[Candidate] | None = None
-        self._alone: list[Candidate] | None = None
         self.told: dict[str, Any] = {}
         self.names: Tensor | None = None
 
@@ -417,8 +416,7 @@ class AutoTargetSide(TargetSide):
                 self._of_best = bench.refit(bench.body(EARLIER, self.best))
             others += self._of_best
         if not self.single:
-            self._alone = self._alone or bench.alone()
-            others += self._alone
+            others += bench.alone
         loss = self._smallest_loss(own)
         name = EARLIER if EARLIER in bodies and self.best_loss < loss else LAST
         linearised = self._linearised(body)
