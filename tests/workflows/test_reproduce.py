@@ -415,6 +415,11 @@ class TestPlan:
         assert {row.label for row in part.rows} >= set(controls.values()) == {"Target Only"}
 
 
+def alone_of(experiment):
+    """The row of the target alone."""
+    return next(row for row in experiment.rows if row.method == "target-only")
+
+
 class TestControls:
     def controls(self, *rows):
         whole = experiment(tuple(rows), (PaperColumn("a", "digits-noise"),))
@@ -442,6 +447,16 @@ class TestControls:
                 *(row.label, "The target", "Linear model alone"),
                 *([] if row is auto else [controls[row.label]]),
             ]
+
+    @pytest.mark.parametrize("part", [{"columns": ["0.4"]}, {"quick": True}])
+    def test_one_that_was_not_asked_for_has_the_numbers_of_its_columns(self, tmp_path, part):
+        asked = {"out": tmp_path / "r", "finished": True, "protocol": "fair"}
+        whole = reproduce("fashion-noise", **asked).experiment
+        found = reproduce("fashion-noise", rows=["FedGP_1"], **asked, **part).experiment
+        printed = dict(zip([c.key for c in whole.columns], alone_of(whole).paper, strict=True))
+        mine = dict(zip([c.key for c in found.columns], alone_of(found).paper, strict=True))
+        assert 0 < len(mine) < len(printed)
+        assert mine == {key: printed[key] for key in mine}
 
     def test_other_steps_have_other_controls(self):
         _, controls = self.controls(

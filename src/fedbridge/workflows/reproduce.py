@@ -118,7 +118,7 @@ def reproduce(
     check_choice("protocol", protocol, PROTOCOLS)
     if workers is not None:
         check_whole("workers", workers, least=1)
-    plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick, every=whole.rows)
+    plan = ReproductionPlan.of(experiment, protocol, seeds, rounds, quick=quick, whole=whole)
     if not finished:
         check_data(plan.experiment)
     folder = default_folder(experiment.name, protocol, quick=quick) if out is None else Path(out)
@@ -363,11 +363,11 @@ class ReproductionPlan:
         rounds: int | None,
         *,
         quick: bool,
-        every: Sequence[PaperRow] = (),
+        whole: Experiment | None = None,
     ) -> ReproductionPlan:
         """What is asked for; what is not said is the paper's.
 
-        ``every`` row of the whole table has a say in which control is whose.
+        Every row of the ``whole`` table has a say in which control is whose.
         """
         plan = experiment.in_quick_form() if quick else experiment
         own = [c.task for c in plan.columns if c.task and c.task not in registry.names()]
@@ -384,9 +384,10 @@ class ReproductionPlan:
             plan = replace(plan, rounds=rounds, rows=rows)
         controls: dict[str, str] = {}
         if protocol == FAIR and plan.form != "cost":
-            alike = quick or rounds is not None
-            others = tuple(replace(row, rounds=None) for row in every) if alike else every
-            plan, controls = with_controls(plan, others)
+            every = (whole or plan).with_columns([column.key for column in plan.columns]).rows
+            if quick or rounds is not None:
+                every = tuple(replace(row, rounds=None) for row in every)
+            plan, controls = with_controls(plan, every)
         which = seeds_of(plan.seeds if seeds is None else seeds)
         check_distinct("seeds", which)
         return cls(plan, protocol, which, controls, quick, rounds)
