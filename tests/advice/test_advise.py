@@ -15,6 +15,7 @@ from fedbridge.base.errors import DataError, OptionError, UnknownOptionError
 from fedbridge.cli.main import main
 from fedbridge.core.estimators import NoiseStream
 from fedbridge.core.sketch import Sketch
+from fedbridge.methods.auto import OTHER_NAMES
 
 QUICK = {"after": 1, "workers": 1, "lr": 0.1, "batch_size": 8}
 
@@ -162,6 +163,13 @@ class TestAdvise:
         assert shares == sorted(shares)
         assert shares[-1] == pytest.approx(1.0)
         assert told[0][1] == "round 1 of 1"
+
+    def test_other_names_of_the_classes_are_told(self):
+        task = fb.load_task("digits-none", n_target=30)
+        target = replace(task.target, y=(task.target.y + 1) % 10)
+        notes = fb.advise(replace(task, target=target)).notes
+        assert any(note.startswith(OTHER_NAMES) and "1 is 0 there" in note for note in notes)
+        assert not any(note.startswith(OTHER_NAMES) for note in fb.advise(task).notes)
 
     def test_a_source_that_fails_is_named(self):
         task = blobs()

@@ -92,7 +92,21 @@ def test_the_quick_form_trains_a_head_on_frozen_features(name, monkeypatch):
     assert 0 <= float(ours) <= 100
     assert float(paper.split()[0]) > 0
     (outcome,) = found.outcomes
-    assert outcome.summary["parameters"] == (3 + 1) * n_classes(name)
+    head = {"linear": 3 + 1, "mlp:128": 128 + 1}[outcome.spec.options.get("model", "linear")]
+    hidden = 0 if head == 3 + 1 else (3 + 1) * 128
+    assert outcome.summary["parameters"] == hidden + head * n_classes(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("ssda-terra", "mme"), ("ssda-vlcs", "mme"), ("domainnet", "fada")]
+)
+def test_methods_that_work_on_features_have_some_in_the_quick_form(name, method, monkeypatch):
+    monkeypatch.setitem(globals(), "METHOD", method)
+    register_tiny_backbone(monkeypatch, name=backbones.LITE0)
+    column = (*catalogue.load(name).quick.columns, first_column(name))[0]
+    found = reproduce(name, quick=True, columns=[column], workers=1)
+    assert [outcome.error for outcome in found.outcomes] == [None]
+    assert found.outcomes[0].spec.method == method
 
 
 @pytest.mark.usefixtures("weights")

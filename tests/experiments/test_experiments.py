@@ -39,6 +39,7 @@ seeds = 1
 columns = ["G: a", "c"]
 tasks = { t = "smaller" }
 options = { backbone = "x" }
+run = { model = "mlp:8" }
 
 [[rows]]
 label = "FedGP"
@@ -122,6 +123,7 @@ def test_the_quick_form_has_fewer_cells_and_their_numbers():
         ("c", "u"),
     ]
     assert found.columns[0].options == {"noise": 0.1, "backbone": "x"}
+    assert found.columns[0].run == {"model": "mlp:8"}
     assert (found.rounds, found.seeds, found.rows[0].rounds) == (2, 1, None)
     assert found.rows[0].paper[0] == 1.0
     assert found.rows[0].spread[0] == 0.1

@@ -14,7 +14,7 @@ import fedbridge as fb
 from fedbridge.base.errors import OptionError
 from fedbridge.methods import auto as module
 from fedbridge.methods import candidates
-from fedbridge.methods.auto import AutoTargetSide, Candidate, Recipe, discord
+from fedbridge.methods.auto import AutoTargetSide, Candidate, Recipe, discord, other_names
 from fedbridge.methods.candidates import (
     ALONE,
     EARLIER,
@@ -368,18 +368,42 @@ class TestNames:
             for one in (task, misnamed(task, [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]))
         )
         assert other.accuracy > usual.accuracy - 2
-        assert (
-            "other names (0 is 9 there, 1 is 0 there, 2 is 1 there, 7 more)"
-            in (other.history[-1]["said"])
-        )
-        assert "other names" not in usual.history[-1]["said"]
+        said = "0 is 9 there, 1 is 0 there, 2 is 1 there, 7 more"
+        assert other_names(other.history[-1]["said"]) == f"{module.OTHER_NAMES} {said}"
+        assert other_names(usual.history[-1]["said"]) == ""
+
+    def sentence(self, shares, **names):
+        """What is said of a choice when the last and the best body have these names."""
+        task = replace(blobs(target_rows=12), class_names=("mild", "severe " * 9, "none"))
+        target = task.target
+        target = replace(target, x=target.x[target.y != 2], y=target.y[target.y != 2])
+        side = method("auto", federation(replace(task, target=target), model="mlp:8")).side
+        for name, order in names.items():
+            setattr(side, name, torch.tensor(order))
+        return side._said(shares, None)
+
+    def test_it_says_which_of_the_targets_classes_they_are_and_no_long_name_in_full(self):
+        said = other_names(self.sentence({f"{LED}, {LAST}": 1.0}, names=[1, 2, 0]))
+        first, second = said.partition(": ")[2].split(", ")
+        assert first.startswith("mild is severe")
+        assert second.endswith("is none there")
+        assert len(said) < 120, "one class is not there, and one name is long"
+
+    @pytest.mark.parametrize(
+        ("kin", "told"), [(f"{LED}, {LAST}", True), (f"{LED}, {EARLIER}", False), (ALONE, False)]
+    )
+    def test_it_says_so_where_the_model_that_weighs_most_has_them(self, kin, told):
+        assert bool(other_names(self.sentence({kin: 1.0}, names=[1, 0, 2]))) == told
+        swapped = self.sentence({kin: 1.0}, best_names=[1, 0, 2])
+        assert bool(other_names(swapped)) == (kin.endswith(EARLIER))
 
     def test_names_are_taken_up_again(self):
         task = misnamed(blobs(target_rows=12), [1, 2, 0])
         first, second = (method("auto", federation(task, model="mlp:8")) for _ in range(2))
-        first.side.names = torch.tensor([2, 0, 1])
+        first.side.names, first.side.best_names = torch.tensor([2, 0, 1]), None
         second.side.remember(first.side.memory(), first.side.facts())
         assert second.side.names.tolist() == [2, 0, 1]
+        assert second.side.best_names is None
 
 
 class TestBlend:

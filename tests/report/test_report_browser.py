@@ -5,9 +5,9 @@ from browser import a_browser, needs_chromium
 from report_reading import cell, line, two_classes, write_comparison, write_run
 
 from fedbridge.base.files import file_name
+from fedbridge.base.text import shortened
 from fedbridge.report import write_report
 from fedbridge.report.charts.plots import LONGEST
-from fedbridge.report.text import shortened
 
 pytestmark = needs_chromium
 

@@ -19,7 +19,6 @@ from fedbridge.report.text import (
     markup,
     number,
     percent,
-    shortened,
     size,
     stretches,
     tag,
@@ -123,10 +122,3 @@ def test_rounds_that_follow_each_other_are_a_stretch():
     assert stretches([3], 4) == "3"
     assert stretches([-1, 0, 1, 5], 4) == "−1 to 1, 5"
     assert stretches([1, 3, 5, 6, 7, 9], 2) == "1, 3 and 4 more"
-
-
-def test_long_names_keep_both_ends():
-    assert shortened("short", 22) == "short"
-    names = [f"University Hospital of {city}" for city in ("Bern", "Zurich")]
-    found = [shortened(name, 22) for name in names]
-    assert found == ["University …al of Bern", "University … of Zurich"]

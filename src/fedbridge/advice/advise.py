@@ -43,6 +43,7 @@ from fedbridge.data.load import check_weights, load_task
 from fedbridge.data.task import check_is_task
 from fedbridge.federation.federation import Federation
 from fedbridge.federation.settings import MANY, split_options
+from fedbridge.methods.auto import other_names
 from fedbridge.methods.candidates import Worth
 from fedbridge.models import build_model
 from fedbridge.runs.folder import RunFolder
@@ -186,6 +187,8 @@ def advice_of(line: Mapping[str, Any], task: str, target: str, seed: int, rounds
     ]
     if line.get("choice") == WITHHELD:
         notes.append(f"{target} protects what leaves it, and keeps what joining is worth to itself")
+    if coding := other_names(str(line.get("said", ""))):
+        notes.append(coding)
     worth = line.get("worth")
     blank = Advice(
         task=task,

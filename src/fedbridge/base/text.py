@@ -31,6 +31,14 @@ def one_line(text: str) -> str:
     return plain(text).replace("\n", " ").strip()
 
 
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many letters: of a longer one both ends, where names differ."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}…{name[-end:]}"
+
+
 def block(first: str, *others: str) -> str:
     """An object in a few lines as Python shows it: what it is, and below it what to know of it."""
     lines = (one_line(first), *(f"  {one_line(line)}" for line in others))

@@ -25,6 +25,7 @@ that a file has only what a row or column needs beyond them. A file reads like t
     columns = ["0.4"]                   # keys of columns, labels of rows; left out: all of them
     tasks = { colored-mnist = "colored-mnist-14" }      # other tasks, and options for all of them
     options = { backbone = "efficientnet-lite0" }
+    run = { model = "mlp:128" }         # options of all runs
 
     [[rows]]
     label = "FedGP"                     # as the paper calls it
@@ -153,6 +154,7 @@ class Quick:
         rows: Labels of the rows that stay.
         tasks: Smaller tasks in the place of others.
         options: Of all tasks, besides their own.
+        run: Of all runs, too.
     """
 
     rounds: int
@@ -162,6 +164,7 @@ class Quick:
     rows: tuple[str, ...] = ()
     tasks: Mapping[str, object] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,7 @@ class Experiment:
                 column,
                 task=str(quick.tasks.get(column.task, column.task)),
                 options=column.options if column.mean else {**column.options, **quick.options},
+                run=column.run if column.mean else {**column.run, **quick.run},
             )
             for column in part.columns
         ]

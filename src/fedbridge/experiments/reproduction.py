@@ -280,7 +280,7 @@ class Reproduction:
             f"{counted(len(self.seeds), 'seed')}. {UNITS[experiment.score]}: ours, in brackets the "
             f"standard deviation over seeds{theirs}."
         )
-        notes = [how]
+        notes = [how, *([_small_form(experiment)] if self.quick else [])]
         notes += [
             f"{row.label}: {row.rounds} rounds."
             for row in experiment.rows
@@ -345,6 +345,19 @@ class Reproduction:
         pair, gain = self.pair(row, index), self.gain(row.label, index)
         more = {"difference": pair.difference, "gain": None if gain is None else gain.ours}
         return {**vars(pair), "also": dict(pair.also), **more}
+
+
+def _small_form(experiment: Experiment) -> str:
+    """What the quick form has in the place of the paper's."""
+    quick = experiment.quick
+    found = [f"{small} for {usual}" for usual, small in quick.tasks.items()]
+    for name, value in {**quick.options, **quick.run}.items():
+        found.append(f"{name} {', '.join(value) if isinstance(value, list) else value}")
+    told = f" ({'; '.join(found)})" if found else ""
+    rounds = counted(experiment.rounds, "round")
+    return (
+        f"The quick form, {rounds}{told}: compare its rows with each other, not the paper's."
+    )
 
 
 def _there(values: Sequence[float], index: int) -> float | None:

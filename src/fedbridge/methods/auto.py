@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from fedbridge.base.options import check_flag, check_whole
+from fedbridge.base.text import shortened
 from fedbridge.core.blocks import mean_buffers
 from fedbridge.core.projections import nearest_in_hull
 from fedbridge.federation.evidence import Vectors, measure_evidence
@@ -112,8 +113,9 @@ MEMORY = 0.7
 CAUTION = 1.0
 """Pull of the shares towards equal ones: evidence that tells no source apart leaves them equal."""
 
-MOST_TOLD = 3
-"""Classes with other names that the sentence lists."""
+OTHER_NAMES = "The sources call classes by other names:"
+MOST_TOLD, LONGEST_NAME = 3, 24
+"""How many of these are listed, and the letters of a name that are."""
 
 NOTHING = Blend((), torch.zeros(0))
 """The sum of no candidates."""
@@ -362,6 +364,7 @@ class AutoTargetSide(TargetSide):
         self._of_best: list[Candidate] | None = None
         self.told: dict[str, Any] = {}
         self.names: Tensor | None = None
+        self.best_names: Tensor | None = None
 
     def decide(self, news: News) -> Decision:
         """Choose if it is time to, and make the round's model."""
@@ -431,7 +434,7 @@ class AutoTargetSide(TargetSide):
         self._drop(every, weights)
         self.told = self._tell(every, weights)
         if own and loss <= self.best_loss:
-            self.best, self.best_loss = body.state, loss
+            self.best, self.best_loss, self.best_names = body.state, loss, self.names
             self._of_best = [replace(c, recipe=replace(c.recipe, body=EARLIER)) for c in own]
         self.weights = _weighty({c.recipe: w for c, w in kept if _moves(c)})
         self.moving, self.pulls = NOTHING, {}
@@ -577,28 +580,22 @@ class AutoTargetSide(TargetSide):
         side = max((joined, alone), key=lambda of: sum(of.values()))
         heaviest = max(side, key=side.__getitem__)
         family = next(f for f in sorted(WORDS, key=len, reverse=True) if heaviest.startswith(f))
-        words = WORDS[family] + (self._renamings() if side is joined else "")
+        words = WORDS[family]
         what = f"Mostly {words}" if len(shares) > 1 else f"{words[0].upper()}{words[1:]}"
-        sentence = f"{what}, judged by your {len(self.bench.labelled)} labels"
-        if worth is None:
-            return f"{sentence}."
-        told = f"cross-validated loss {in_percent(worth)}"
-        if worth.of_classes:
-            told += f", accuracy {worth.points:+.0f} ± {worth.points_error:.0f} points"
-        if worth.decision == "join":
-            return f"{sentence}; joining is worth it ({told}, against training alone)."
-        if worth.decision == "alone":
-            return f"{sentence}; you would do as well alone ({told} with the sources)."
-        return f"{sentence}; these do not tell it from training alone ({told})."
+        what = f"{what}, judged by your {len(self.bench.labelled)} labels{_of_worth(worth)}."
+        names = self.best_names if heaviest.endswith(EARLIER) else self.names
+        return what if side is alone else f"{what}{self._renamings(names)}"
 
-    def _renamings(self) -> str:
-        """Which classes have other names at the sources."""
-        if self.names is None:
+    def _renamings(self, names: Tensor | None) -> str:
+        """Which classes have other names at the sources, of those that the target has."""
+        if names is None:
             return ""
-        own = self.federation.task.class_names or [*map(str, range(len(self.names)))]
-        pairs = [f"{own[k]} is {own[j]} there" for k, j in enumerate(self.names.tolist()) if k != j]
+        every = self.federation.task.class_names or [*map(str, range(len(names)))]
+        own = [shortened(name, LONGEST_NAME) for name in every]
+        present = self.bench.rows.labels.unique().tolist()
+        pairs = [f"{own[k]} is {own[names[k]]} there" for k in present if names[k] != k]
         more = [f"{len(pairs) - MOST_TOLD} more"] if len(pairs) > MOST_TOLD else []
-        return f", which calls classes by other names ({', '.join(pairs[:MOST_TOLD] + more)})"
+        return f" {OTHER_NAMES} {', '.join(pairs[:MOST_TOLD] + more)}." if pairs else ""
 
     def memory(self) -> dict[str, Tensor]:
         """The best body so far, and what stays as it is until the next choice."""
@@ -626,7 +623,7 @@ class AutoTargetSide(TargetSide):
             "lone": self.lone,
             "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "told": self.told,
-            "names": None if self.names is None else self.names.tolist(),
+            "names": [None if n is None else n.tolist() for n in (self.names, self.best_names)],
             "out": sorted(self.out),
             "networks": [asdict(candidate.recipe) for candidate in self.networks],
             "weights": [[asdict(recipe), self.weights[recipe]] for recipe in self.pulls],
@@ -640,8 +637,8 @@ class AutoTargetSide(TargetSide):
         loss = facts["best_loss"]
         self.lone, self.best_loss = int(facts["lone"]), math.inf if loss is None else float(loss)
         self.told = dict(facts["told"])
-        names = facts.get("names")  # 0.2.0 did not look for them
-        self.names = None if names is None else torch.tensor(names)
+        names = facts.get("names", [None, None])  # 0.2.0 did not look for them
+        self.names, self.best_names = (None if n is None else torch.tensor(n) for n in names)
         self.out = set(facts["out"])
         self.networks = [
             Candidate(
@@ -700,6 +697,26 @@ def _network_of(candidate: Candidate) -> object:
     if candidate.network is not None:
         return candidate.recipe
     return candidate.recipe.kin if candidate.change is not None else candidate.recipe.body or None
+
+
+def other_names(said: str) -> str:
+    """What a sentence says of other names, without the full stop; empty if nothing."""
+    _, found, names = said.partition(OTHER_NAMES)
+    return f"{found}{names}".rstrip(".")
+
+
+def _of_worth(worth: Worth | None) -> str:
+    """The part of the sentence that says what joining is worth."""
+    if worth is None:
+        return ""
+    told = f"cross-validated loss {in_percent(worth)}"
+    if worth.of_classes:
+        told += f", accuracy {worth.points:+.0f} ± {worth.points_error:.0f} points"
+    if worth.decision == "join":
+        return f"; joining is worth it ({told}, against training alone)"
+    if worth.decision == "alone":
+        return f"; you would do as well alone ({told} with the sources)"
+    return f"; these do not tell it from training alone ({told})"
 
 
 def _as_it_is(why: str, joins: bool) -> dict[str, Any]:

@@ -123,14 +123,6 @@ def stretches(numbers: list[int], most: int) -> str:
     return ", ".join(map(minus, said)) + (f" and {more} more" if more else "")
 
 
-def shortened(name: str, most: int) -> str:
-    """A name of at most so many letters: of a longer one both ends, where names differ."""
-    if len(name) <= most:
-        return name
-    end = (most - 1) // 2
-    return f"{name[: most - 1 - end]}…{name[-end:]}"
-
-
 def counted(count: int, name: str) -> str:
     """A number of things: ``1 seed``, ``3 seeds``."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedbridge.base.text import shortened
 from fedbridge.report import charts
-from fedbridge.report.text import number, shortened
+from fedbridge.report.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +132,7 @@ def _x_axis(lines: Sequence[Series], title: str, *, whole: bool) -> charts.Spec:
     if whole:
         axis = charts.whole_axis(math.floor(places[0]), math.ceil(places[-1]))
     elif len(places) <= charts.WHOLE_TICKS:
-        axis = {"values": [charts.short(x) for x in places], "format": "~g"}
+        axis = {"values": [charts.short(x) for x in places], "format": ".6~g"}
     return charts.axis_of("x", title, axis=axis, scale={"nice": False, "padding": 6})
 
 
