@@ -19,7 +19,7 @@ import fedbridge as fb
 
 SPLITS = range(10)
 METHODS = ("fedda-auto", "fedda", "fedgp", "fedgp-auto")
-HOSPITALS = ("cleveland", "hungarian")
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 CLOSE = 2.0
 
 
