@@ -316,7 +316,7 @@ def _summary(cell: PlannedRun, room: Path, tell: Tell, **more: Any) -> dict[str,
     """
     task = cell.setting.load(cell.seed)
     if cell.method == MOMENTS:
-        return initial_moments(task, cell.seed)
+        return {**initial_moments(task, cell.seed), "version": __version__}
     long = len(task.input_shape) > FLAT
     result = cell.go(task, tell, room if long else None, **more)
     shutil.rmtree(room, ignore_errors=True)
