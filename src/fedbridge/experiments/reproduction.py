@@ -355,9 +355,7 @@ def _small_form(experiment: Experiment) -> str:
         found.append(f"{name} {', '.join(value) if isinstance(value, list) else value}")
     told = f" ({'; '.join(found)})" if found else ""
     rounds = counted(experiment.rounds, "round")
-    return (
-        f"The quick form, {rounds}{told}: compare its rows with each other, not the paper's."
-    )
+    return f"The quick form, {rounds}{told}: its rows compare with each other, not with the paper."
 
 
 def _there(values: Sequence[float], index: int) -> float | None:
