@@ -21,6 +21,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "as printed": {},
     "the target's learning rate as the sources'": {"lr_target": 0.01},
     "sources' learning rate as the target's": {"lr": 0.005},
+    "sources' learning rate 0.009": {"lr": 0.009},
     "sources' learning rate 0.0085": {"lr": 0.0085},
     "sources' learning rate 0.0075": {"lr": 0.0075},
     "batches of 8 at the target": {"batch_size_target": 8},

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 import vl_convert
 from report_reading import cell, line, two_classes, write_comparison, write_run
 
+from fedbridge.base.text import shortened
 from fedbridge.report import paper_spec, read_page, save_figures
 from fedbridge.report.charts.plots import LONGEST
-from fedbridge.report.text import shortened
 
 EVIL = "<script>alert(1)</script>"
 
