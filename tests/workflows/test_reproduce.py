@@ -31,6 +31,8 @@ from fedbridge.experiments.tables import (
     long_table,
     result_tables,
 )
+from fedbridge.federation import source_rounds
+from fedbridge.federation.source_rounds import SourceRounds
 from fedbridge.report import figure_sheet
 from fedbridge.report.tables import to_csv, to_markdown
 from fedbridge.runs.cell import CellSpec
@@ -846,6 +848,25 @@ y = { option = "n_target", values = [20] }
         moved = reproduce(file(text), out=tmp_path / "new" / "map", results=lines, finished=True)
         assert moved.kept == 3
         assert moved.deltas == again.deltas
+
+
+@pytest.mark.parametrize(("form", "taken"), [("table", True), ("cost", False)])
+def test_what_is_measured_takes_no_round_from_another_run(file, tmp_path, monkeypatch, form, taken):
+    monkeypatch.setattr(source_rounds, "WORTH_IT", 0)
+    got = []
+
+    def get(rounds, key, really=SourceRounds.get):
+        found = really(rounds, key)
+        got.append(found is not None)
+        return found
+
+    monkeypatch.setattr(SourceRounds, "get", get)
+    rows = [f'\n[[rows]]\nlabel = "{m}"\nmethod = "{m}"\n' for m in ("offset", "recalibrate")]
+    text = SMALL.partition("[[rows]]")[0].replace('"table"', f'"{form}"') + "".join(rows)
+    found = reproduce(file(text), columns=["0.4"], out=tmp_path / "r", workers=1)
+    assert found.failures == []
+    assert got
+    assert any(got) == taken
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fair"])

@@ -36,6 +36,7 @@ from fedbridge.experiments.reproduction import (
     is_summary,
     summary_of,
 )
+from fedbridge.experiments.tables import COST
 from fedbridge.federation.settings import MANY, NAMES
 from fedbridge.methods.controls import FIXED_BETA
 from fedbridge.runs.lock import folder_lock
@@ -383,7 +384,7 @@ class ReproductionPlan:
             rows = tuple(replace(row, rounds=None) for row in plan.rows)
             plan = replace(plan, rounds=rounds, rows=rows)
         controls: dict[str, str] = {}
-        if protocol == FAIR and plan.form != "cost":
+        if protocol == FAIR and plan.form != COST:
             every = (whole or plan).with_columns([column.key for column in plan.columns]).rows
             if quick or rounds is not None:
                 every = tuple(replace(row, rounds=None) for row in every)
@@ -477,7 +478,10 @@ class ReproductionPlan:
             places = product(self.seeds, columns)
             asked += [(MOMENTS, self.moments(column, seed)) for seed, column in places]
         cells = [cell for _, cell in asked]
-        found, kept = _played(cells, cache, scratch, progress, workers, finished=finished)
+        apart = self.experiment.form == COST
+        found, kept = _played(
+            cells, cache, scratch, progress, workers, finished=finished, apart=apart
+        )
         every = [_outcome(label, cell, found) for label, cell in asked]
         outcomes = tuple(one for one in every if one.row != MOMENTS)
         moments = tuple(one for one in every if one.row == MOMENTS and one.summary is not None)
@@ -521,8 +525,13 @@ def _played(
     workers: int | None,
     *,
     finished: bool,
+    apart: bool,
 ) -> tuple[dict[str, CellResult], int]:
-    """What became of these runs by their keys, each done once; and how many were done before."""
+    """What became of these runs by their keys, each done once; and how many were done before.
+
+    Runs that are measured are done ``apart``, one after the other: else one that begins with the
+    rounds of the sources alone takes them from another and looks as if it cost nothing.
+    """
     by_key = {cell.spec().key: cell for cell in cells}
     board = Board(list(by_key.values()), progress, scratch)
     for number, cell in enumerate(board.cells):
@@ -533,7 +542,8 @@ def _played(
     waiting = [number for number in range(len(board.cells)) if number not in board.results]
     how: dict[str, Any] = {} if workers is None else {"workers": workers}
     if not finished:
-        board.play(waiting, how, partial(run_cached, CellCache(cache.path), **how))
+        for some in [[number] for number in waiting] if apart else [waiting]:
+            board.play(some, how, partial(run_cached, CellCache(cache.path), **how))
     results = [board.results.get(k, cell.result(None)) for k, cell in enumerate(board.cells)]
     return dict(zip(by_key, results, strict=True)), kept
 
