@@ -194,7 +194,7 @@ class Updates:
 
         The least of some tries: now and then what was freed leaves a gap that is just too small.
         """
-        peaks = [peak_bytes(lambda: self._apply(rule)) for _ in range(3)]
+        peaks = [peak_bytes(lambda: self._apply(rule)) for _ in range(8)]
         known = [peak for peak in peaks if peak is not None]
         if not known:
             return None
